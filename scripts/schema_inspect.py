@@ -261,6 +261,51 @@ def rows() -> Schema:
     )
 
 
+def data() -> Schema:
+    kind = record(
+        "A type that the field has.",
+        type=text('With its shape; "*": a size that varies.'),
+        samples=whole("Samples in which it is of this type.", "samples"),
+    )
+    field = record(
+        "A field of the samples.",
+        name=text("Its name."),
+        samples=whole("Samples that have it.", "samples"),
+        bytes_max=whole("Its longest value.", "bytes"),
+        types=many("Its types.", kind),
+    )
+    reason = record(
+        "Why something is left out, or to be looked at.",
+        count=whole("How often.", "samples"),
+        what=choice(
+            "What becomes of it.", "left out", "of no sample", "of a key that has come before"
+        ),
+        place=text("The first place."),
+        text=text("The reason there."),
+    )
+    sample = record(
+        "A sample.",
+        index=name_number("Its number, from 0."),
+        place=text("Where it begins."),
+        fields=texts("Its fields, for people."),
+    )
+    return record(
+        "A file as sample_source reads it.",
+        format=text("Its format, for people."),
+        packed=flag("It is packed."),
+        bytes=whole("Its size.", "bytes"),
+        bytes_read=whole("Bytes that were looked at, as they are unpacked.", "bytes"),
+        whole=flag("These are all that it has."),
+        damaged=flag("What follows them cannot be read; `problems` says why."),
+        samples=whole("Samples among them.", "samples"),
+        left_out=whole("What would have been samples, and would be left out.", "samples"),
+        fields=many("The fields.", field),
+        fields_omitted=whole("Fields beyond those listed.", "fields"),
+        reasons=many("What would be left out, by reason.", reason),
+        first=many("The samples that are shown.", sample),
+    )
+
+
 # ---- what ringfeed leaves behind
 
 
@@ -322,6 +367,7 @@ def inspect() -> Schema:
         kind=choice(
             "What it is.",
             *("unknown", "gzip_chunk", "raw_chunk", "tar", "chunk_index", "token_file", "parquet"),
+            "samples",
             *("snapshot", "dead_letter", "ringfeed_configuration", "lczero_configuration"),
         ),
         text=text("The same for people."),
@@ -329,6 +375,7 @@ def inspect() -> Schema:
         **games(),
         tokens=Maybe(tokens()),
         rows=Maybe(rows()),
+        data=Maybe(data()),
         manifest=Maybe(manifest()),
         letter=Maybe(one("Of a dead letter: what is known of it.", "SetAside")),
         sample=Maybe(texts("Of a dead letter: the sample, a line for each array.")),

@@ -72,20 +72,20 @@ void add_inspect(CLI::App& verb, int& result) {
   const auto given = std::make_shared<Given>();
   verb.add_option(
           "PATH", given->options.path,
-          "a .gz of one game, a tar of games, raw records, the index of a tar, a Parquet file, a "
-          "token file (PREFIX, PREFIX.idx or PREFIX.bin), a snapshot, a dead letter or a "
-          "configuration")
+          "a file of samples (lines of JSON or text, a tar, arrays of NumPy's, a table; packed or "
+          "not), a .gz of one game, a tar of games, raw records, the index of a tar, a token file "
+          "(PREFIX, PREFIX.idx or PREFIX.bin), a snapshot, a dead letter or a configuration")
       ->required();
   CLI::Option* const record_option =
       verb.add_option("--record", given->record,
-                      "show this record of the game, or this sentence, counted from 0")
+                      "show this record of the game, this sentence or sample, counted from 0")
           ->type_name("N")
           ->check(CLI::NonNegativeNumber);
   verb.add_option("--chunk", given->options.chunk,
                   "show this game of a tar: its name, or its index, counted from 0")
       ->type_name("NAME_OR_INDEX");
   verb.add_flag("--all", given->options.all,
-                "show all records of the game, all members of a tar, or all sentences")
+                "show all records of the game, all members of a tar, all sentences or samples")
       ->excludes(record_option);
   verb.add_option("--dictionary", given->options.dictionary,
                   "the dictionary of a token file; default: dict.LANG.txt beside it")

@@ -66,6 +66,7 @@ enum class Turn : std::uint8_t {
   kMarked,   // before anything else: a mark or an ending that nothing else has; also without a file
   kNamed,    // once it is no dead letter
   kGuessed,  // once --chunk has been refused for what is no tar: content that has no mark
+  kContent,  // once it is no configuration: content of any kind
 };
 
 struct FileDescriber {
@@ -96,6 +97,8 @@ struct DataKind {
 
 struct Describers {
   std::vector<FileDescriber> files = {};
+  // Asked once a file is described: adds what else there is to be said of it.
+  std::vector<void (*)(const Question& question, Report& report)> more = {};
   // What a dead letter holds: adds letter.holds or records. False: no stage of this domain.
   std::vector<bool (*)(const Letter& letter, const Options& options, Report& report)> letters = {};
   // Of what has been found, the domain's own keys as text; "" if there are none.

@@ -80,9 +80,13 @@ class Inspector {
   // Whether a domain knows the file.
   bool described(Turn turn, const File* file, std::span<const std::byte> head) {
     const Question question{options_, file, head};
-    return std::ranges::any_of(describers_.files, [&](const FileDescriber& describer) {
+    const bool known = std::ranges::any_of(describers_.files, [&](const FileDescriber& describer) {
       return describer.turn == turn && describer.describe(question, report_);
     });
+    for (const auto& add : describers_.more) {
+      if (known) add(question, report_);
+    }
+    return known;
   }
 
   void file() {
@@ -104,7 +108,9 @@ class Inspector {
       refuse(fmt::format("{}: --chunk is for tars, and this is not one", options_.path));
     }
     if (described(Turn::kGuessed, &file, head)) return;
-    if (configuration(file, head, path)) return;
+    if (configuration(file, head, path, false)) return;
+    if (described(Turn::kContent, &file, head)) return;
+    if (configuration(file, head, path, true)) return;
     is("unknown", "not a file that ringfeed reads or writes");
     const std::string begin = [&] {
       std::string text;
@@ -304,7 +310,9 @@ class Inspector {
     return stages;
   }
 
-  bool configuration(const File& file, std::span<const std::byte> head, const fs::path& path) {
+  // `guessed`: one with mistakes, or of another program, by its words.
+  bool configuration(const File& file, std::span<const std::byte> head, const fs::path& path,
+                     bool guessed) {
     const bool serialized = path.extension() == ".binpb" || path.extension() == ".pb";
     if ((!serialized && !is_text(head)) || file.bytes() > kTextMax) return false;
     const Bytes bytes = file.read(0, file.bytes());
@@ -330,6 +338,7 @@ class Inspector {
       out_["stages"] = stages_of(config);
       return true;
     }
+    if (!guessed) return false;
     const auto has = [&text](std::string_view word) {
       return text.find(word) != std::string::npos;
     };

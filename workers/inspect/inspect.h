@@ -19,7 +19,8 @@ namespace ringfeed::inspect {
 //   chunk_index             tar, chunks, chunks_omitted
 //   snapshot                manifest
 //   dead_letter             letter; records, if what it holds are frames
-//   parquet                 rows (chess/parquet_rows.h)
+//   parquet                 rows (chess/parquet_rows.h), data
+//   samples                 data (samples/file_describer.h)
 //   token_file              tokens (bitext/token_sentences.h)
 //   ringfeed_configuration  feed, stages
 //   lczero_configuration, unknown

@@ -145,7 +145,8 @@ class Games {
     return version >= 3 && version <= 7;
   }
 
-  void tar(const File& file) {
+  // False: it holds something else than games, and that is not asked for.
+  bool tar(const File& file) {
     const formats::TarIndex index = formats::index_tar(file.fd()).value_or_throw();
     std::vector<const formats::TarMember*> games;
     std::uint64_t others = 0;
@@ -156,20 +157,16 @@ class Games {
         games.push_back(&member);
       }
     }
-    // A tar of something else; a damaged one of games has some that look like it.
+    // A damaged tar of games has some that look like it.
     const auto first = std::span(games).first(std::min(games.size(), kLookedAt));
-    if (options_.chunk.empty() && !options_.record &&
+    if (options_.chunk.empty() && !options_.record && !index.members.empty() &&
         std::ranges::none_of(first, [&](const formats::TarMember* member) {
           return looks_like_game(file, *member);
         })) {
-      is("tar", fmt::format("a tar with {}, none of which looks like a game: ringfeed reads no "
-                            "other tars",
-                            plural(index.members.size(), "file")));
-      games.clear();
-    } else {
-      is("tar", fmt::format("a tar with {}{}", plural(games.size(), "game"),
-                            others == 0 ? "" : " and " + plural(others, "other file")));
+      return false;
     }
+    is("tar", fmt::format("a tar with {}{}", plural(games.size(), "game"),
+                          others == 0 ? "" : " and " + plural(others, "other file")));
     for (const formats::TarProblem& found : index.problems) {
       problem(fmt::format("{}: byte {}: {} ({})", options_.path, found.offset, found.text,
                           formats::tar_reason_name(found.reason)));
@@ -178,7 +175,10 @@ class Games {
       problem(fmt::format("{}: and {} more", options_.path,
                           index.problem_count - index.problems.size()));
     }
-    if (!options_.chunk.empty() || options_.record) return tar_game(file, games);
+    if (!options_.chunk.empty() || options_.record) {
+      tar_game(file, games);
+      return true;
+    }
     const std::size_t listed = options_.all ? games.size() : std::min(games.size(), kListed);
     out_["members"] = ordered_json::array();
     for (std::size_t i = 0; i < listed; ++i) {
@@ -194,6 +194,7 @@ class Games {
                                  {"records_claimed", records_in(inflated)}});
     }
     out_["members_omitted"] = games.size() - listed;
+    return true;
   }
 
   void tar_game(const File& file, const std::vector<const formats::TarMember*>& games) {
@@ -373,7 +374,7 @@ bool describe_games(const Question& question, Report& report) {
   if (formats::is_gzip(question.head)) {
     games.gzip(file);
   } else if (is_tar(question.head) || fs::path(question.options.path).extension() == ".tar") {
-    games.tar(file);
+    return games.tar(file);
   } else if (formats::frame_bytes_of_version(first_number(question.head)) != 0) {
     games.raw(file);
   } else {

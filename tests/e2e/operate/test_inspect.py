@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
+import io
 import json
+import lzma
+import random
 import subprocess
 import tarfile
 from collections.abc import Callable
@@ -11,6 +15,8 @@ from typing import Any
 
 import chess
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tests.support.feeds.feed_run import BIN, ROOT, FeedRun, wait_until
@@ -207,3 +213,81 @@ def test_a_damaged_token_file_is_named(tmp_path: Path) -> None:
     done = inspect(tmp_path / "cut")
     assert done.returncode == 1
     assert f"{tmp_path}/cut.idx: offset" in done.stderr
+
+
+def test_samples_beside_what_python_reads(tmp_path: Path) -> None:
+    """Drawn files of each format, packed or not: as many samples, and of these fields."""
+    rng = random.Random(7)
+    rows = [{"id": i, "v": [i, i + 1], "t": "é" * rng.randrange(50)} for i in range(500)]
+    text = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    arrays = {"a": np.zeros((40, 2, 3), np.float32), "b": np.arange(40)}
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        for key in range(30):
+            for ending, content in (("cls", b"1"), ("jpg", b"\xff\xd8" + bytes(key))):
+                member = tarfile.TarInfo(f"{key:04}.{ending}")
+                member.size = len(content)
+                tar.addfile(member, io.BytesIO(content))
+    plain = {
+        "rows.jsonl": (text, 500, {"id": "int64", "v": "int64[2]", "t": "text"}),
+        "rows.json": (json.dumps(rows).encode(), 500, {"id": "int64", "v": "int64[2]"}),
+        "lines.txt": (b"one\ntwo\n\nthree", 3, {"text": "text"}),
+        "a.tar": ((tmp_path / "a.tar").read_bytes(), 30, {"cls": "bytes", "jpg": "bytes"}),
+    }
+    for name, (content, count, types) in plain.items():
+        for ending, pack in (("", bytes), (".gz", gzip.compress), (".xz", lzma.compress)):
+            path = tmp_path / (name + ending)
+            path.write_bytes(pack(content))
+            found = as_json(path)
+            assert found["kind"] == "samples" and found["problems"] == [], found
+            data = found["data"]
+            assert (data["samples"], data["left_out"], data["whole"]) == (count, 0, True)
+            assert data["packed"] == bool(ending) and len(data["first"]) == 3
+            seen = {field["name"]: field["types"][0]["type"] for field in data["fields"]}
+            assert seen.items() >= types.items()
+    np.save(tmp_path / "a.npy", arrays["a"])
+    np.savez_compressed(tmp_path / "ab.npz", **arrays)
+    data = as_json(tmp_path / "a.npy")["data"]
+    assert data["samples"] == 40 and data["fields"][0]["types"][0]["type"] == "float32[2,3]"
+    data = as_json(tmp_path / "ab.npz")["data"]
+    assert data["samples"] == 40 and {field["name"] for field in data["fields"]} == {"a", "b"}
+
+
+def test_samples_that_would_be_left_out_are_counted(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl.gz"
+    rows = ['{"id": 1}', "[1]", '{"id": ', '{"id": 2.5, "more": null}', "[2]"]
+    path.write_bytes(gzip.compress("\n".join(rows).encode()) + b"rubbish")
+    done = inspect(path)
+    assert done.returncode == 1
+    assert "7 bytes behind what it holds are nothing that can be read" in done.stderr
+    assert "lines of JSON, packed: 2 samples of 1 field\n" in done.stdout
+    assert "  id  int64 in 1, float64 in 1\n" in done.stdout
+    assert "  2 left out: it is an array, not an object (first at byte 10)\n" in done.stdout
+    path.write_bytes(gzip.compress(b'{"id": 1}\n' * 100_000)[:-200])
+    found = as_json(path, status=1)
+    assert found["data"]["damaged"] and 0 < found["data"]["samples"] < 100_000
+    assert "truncated" in found["problems"][0]
+    assert "what follows cannot be read" in inspect(path).stdout
+    np.save(tmp_path / "object.npy", np.array([{}], dtype=object), allow_pickle=True)
+    assert (
+        "pickled objects are not read" in as_json(tmp_path / "object.npy", status=1)["problems"][0]
+    )
+
+
+def test_a_look_at_samples_is_bounded(tmp_path: Path) -> None:
+    """256 MiB of what is in the file, and it says so."""
+    with gzip.open(tmp_path / "zeros.txt.gz", "wb", compresslevel=1) as file:
+        for _ in range(300):
+            file.write((b"x" * 1023 + b"\n") * 1024)
+    found = as_json(tmp_path / "zeros.txt.gz")
+    assert not found["data"]["whole"] and found["data"]["samples"] == 256 * 1024
+    assert found["text"] == "lines of text, packed: at least 262144 samples of 1 field"
+    shown = inspect(tmp_path / "zeros.txt.gz", "--record", "1000").stdout
+    assert "only its first 268435456 bytes were read" in shown and "sample 1000, byte" in shown
+
+
+def test_tables_show_their_samples(tmp_path: Path) -> None:
+    table = pa.table({"id": [1, 2, 3, 4], "name": ["a", None, "c", "d"], "v": [[1.5]] * 4})
+    pq.write_table(table, tmp_path / "own.parquet")
+    found = as_json(tmp_path / "own.parquet")
+    assert found["kind"] == "parquet" and found["rows"]["rows"] == 4
+    assert found["data"]["samples"] == 4 and found["data"]["fields"][1]["samples"] == 3

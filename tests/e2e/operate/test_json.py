@@ -390,6 +390,8 @@ def test_files_of_every_kind(games: lc0_data.Manifest, tmp_path: Path) -> None:
     inspect(chess_data.write_parquet(rows, tmp_path / "lines.parquet", columns=columns))
     for config in sorted((ROOT / "workers" / "pipelines").glob("*.textproto")):
         assert inspect(config)["stages"]
+    (tmp_path / "own.jsonl").write_text('{"id": 1}\nno JSON\n')
+    assert inspect(tmp_path / "own.jsonl")["data"]["left_out"] == 1
     (tmp_path / "word").write_text("hello")
     assert inspect(tmp_path / "word", status=1)["problems"]
 

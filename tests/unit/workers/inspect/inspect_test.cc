@@ -153,11 +153,44 @@ TEST_F(Inspect, ATarOfPicturesIsNoTarOfGames) {
     tar.add(name, "\xff\xd8\xff\xe0 a picture");
   }
   const ordered_json found = inspect_path({.path = write("images.tar", tar.end().bytes())});
-  EXPECT_EQ(found["kind"], "tar");
+  EXPECT_EQ(found["kind"], "samples");
   EXPECT_THAT(as_text(found),
-              AllOf(HasSubstr("a tar with 3 files, none of which looks like a game"),
-                    Not(HasSubstr("3 games"))));
-  EXPECT_THAT(found["members"], IsEmpty());
+              AllOf(HasSubstr("a tar of samples: 3 samples of 3 fields"),
+                    HasSubstr("  jpeg     bytes, 2 of 3 samples have it\n"),
+                    HasSubstr("  nothing would be left out\n"),
+                    HasSubstr("    jpeg     bytes  ff d8 ff e0 20 61 20 70 69 63")));
+}
+
+TEST_F(Inspect, SamplesWithWhatWouldBeLeftOut) {
+  const std::string lines =
+      "{\"id\": 1, \"v\": [1, 2]}\n{\"id\": 2.5, \"v\": [3]}\n7\n\n{\"id\": \n";
+  const std::string path = write("a.jsonl", lines);
+  const ordered_json found = inspect_path({.path = path});
+  EXPECT_EQ(found["kind"], "samples");
+  EXPECT_EQ(found["data"]["samples"], 2);
+  EXPECT_EQ(found["data"]["left_out"], 2);
+  EXPECT_THAT(problems(found), IsEmpty());
+  EXPECT_THAT(as_text(found),
+              AllOf(HasSubstr("lines of JSON: 2 samples of 2 fields\n"),
+                    HasSubstr("  id  int64 in 1, float64 in 1\n  v   int64[*]\n"),
+                    HasSubstr("  1 left out: it is a number, not an object (first at byte 45)\n"),
+                    HasSubstr("  1 left out: a value is none at byte 5 of it (first at byte 48)\n"),
+                    HasSubstr("  sample 1, byte 23\n    id  float64   2.5\n")));
+  const ordered_json second = inspect_path({.path = path, .record = 1});
+  ASSERT_EQ(second["data"]["first"].size(), 1U);
+  EXPECT_EQ(second["data"]["first"][0]["index"], 1);
+  EXPECT_THAT(refusal({.path = path, .record = 2}), HasSubstr("there is no sample 2: 2 were read"));
+}
+
+TEST_F(Inspect, SamplesAreNoConfigurationWithAMistake) {
+  const auto kind_of = [&](const char* name, const std::string& text) -> std::string {
+    return inspect_path({.path = write(name, text)})["kind"];
+  };
+  EXPECT_EQ(kind_of("a.jsonl", "{\"text\": \"in two stages\"}\n"), "samples");
+  EXPECT_EQ(kind_of("a.txt", "in two stages\n"), "samples");
+  EXPECT_EQ(kind_of("a.json", "[{\"text\": \"in two stages\"}]"), "samples");
+  EXPECT_EQ(kind_of("b.txt", "feed: 'x' stages { name: 'a' }"), "ringfeed_configuration");
+  EXPECT_EQ(kind_of("b.textproto", "stages { nam: 'a' }"), "ringfeed_configuration");
 }
 
 TEST_F(Inspect, AGameOfATarByNameOrIndex) {
