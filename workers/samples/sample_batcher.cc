@@ -1,6 +1,4 @@
 // The stage sample_batcher.
-#include <simdjson.h>
-
 #include <cstring>
 #include <memory>
 #include <optional>
@@ -13,7 +11,8 @@
 #include "workers/kit/batch_columns.h"
 #include "workers/kit/batch_writer.h"
 #include "workers/kit/stage_help.h"
-#include "workers/samples/numbers.h"
+#include "workers/samples/batch_fit.h"
+#include "workers/samples/sample_facts.h"
 
 namespace ringfeed {
 namespace {
@@ -25,13 +24,6 @@ constexpr std::uint64_t kRowBytesPerStep = 128 * kKiB;
 
 BatchColumns columns_of(const SampleBatcherConfig& config) {
   return {batch_fields(config.fields()), config.batch_size(), config.lineage()};
-}
-
-std::string shape_text(std::span<const std::uint32_t> shape) {
-  std::string text;
-  for (const std::uint32_t size : shape)
-    text += fmt::format("{}{}", text.empty() ? "" : ", ", size);
-  return "[" + text + "]";
 }
 
 //   input    samples
@@ -125,6 +117,19 @@ class SampleBatcher final : public Stage {
     batches_.publish(step, rows, ragged);
   }
 
+  SkipReason& reason_of(Misfit misfit) noexcept {
+    switch (misfit) {
+      case Misfit::kMissingField:
+        return missing_field_;
+      case Misfit::kWrongShape:
+        return wrong_shape_;
+      case Misfit::kTooLarge:
+        return too_large_;
+      default:
+        return wrong_type_;
+    }
+  }
+
   Row skip(Step& step, SkipReason& reason, const Record& record, const std::string& text) noexcept {
     reason.skip(step, fmt::format("sample:{:016x}", record.tag[0]), record.tag[1], text);
     return Row::kSkipped;
@@ -139,35 +144,13 @@ class SampleBatcher final : public Stage {
     std::size_t text = 0;
     bool fits = true;
     for (const BatchColumn& column : columns_.all) {
-      std::optional<SampleField> field = sample->find(column.name);
-      if (!field) {
-        return skip(step, missing_field_, record, fmt::format("it has no field '{}'", column.name));
+      const std::optional<SampleField> found = sample->find(column.name);
+      SampleField& field = fields_.emplace_back();
+      const Misfit misfit = fit(found, column, converted_[fields_.size() - 1], field);
+      if (misfit != Misfit::kNone) {
+        return skip(step, reason_of(misfit), record, misfit_text(misfit, found, column));
       }
-      const SampleDtype is = field->dtype;
-      if (is != column.dtype && !convert(*field, column.dtype, converted_[fields_.size()])) {
-        const bool value_alone = can_stay(is, column.dtype);
-        return skip(step, wrong_type_, record,
-                    fmt::format("field '{}' is {}, not {}{}: say dtype: \"{}\" of it in the source",
-                                column.name, dtype_name(is), dtype_name(column.dtype),
-                                value_alone ? ", which does not hold its value as it is" : "",
-                                dtype_name(column.dtype)));
-      }
-      if (is_array(column.dtype)) {
-        if (!std::ranges::equal(field->shape, column.shape)) {
-          return skip(step, wrong_shape_, record,
-                      fmt::format("field '{}' has shape {}, not {}", column.name,
-                                  shape_text(field->shape), shape_text(column.shape)));
-        }
-      } else {
-        if (field->data.size() > column.bytes_max) {
-          return skip(step, too_large_, record,
-                      fmt::format("field '{}' has {} bytes, a batch has room for {}: raise "
-                                  "bytes_max",
-                                  column.name, field->data.size(), column.bytes_max));
-        }
-        fits &= used_[text++] + field->data.size() <= column.bytes_max;
-      }
-      fields_.push_back(*field);
+      if (!is_array(column.dtype)) fits &= used_[text++] + field.data.size() <= column.bytes_max;
     }
     if (!fits) return Row::kNextBatch;
     text = 0;
@@ -189,39 +172,6 @@ class SampleBatcher final : public Stage {
       std::memcpy(slot.data() + *columns_.lineage_at + 16 * row, record.tag, 16);
     }
     return Row::kWritten;
-  }
-  // Where that changes no value. `to` keeps the bytes. What a source took for an array because it
-  // has no element is text in JSON where its neighbours are.
-  static bool convert(SampleField& field, SampleDtype dtype, std::vector<std::byte>& to) noexcept {
-    if (!is_array(dtype)) {
-      const std::string_view text(reinterpret_cast<const char*>(field.data.data()),
-                                  field.data.size());
-      if (is_array(field.dtype)) {
-        if (dtype != SampleDtype::kText || field.shape.empty() || !field.data.empty()) return false;
-        to.clear();
-        put_empty(field.shape, to);
-        field.shape = {};
-        field.data = to;
-      } else if (dtype == SampleDtype::kText && !simdjson::validate_utf8(text)) {
-        return false;
-      }
-    } else {
-      if (!is_array(field.dtype) || !convert_exactly(field.data, field.dtype, dtype, to)) {
-        return false;
-      }
-      field.data = to;
-    }
-    field.dtype = dtype;
-    return true;
-  }
-  // As JSON has an array of this shape, somewhere in which there is a 0.
-  static void put_empty(std::span<const std::uint32_t> shape, std::vector<std::byte>& to) {
-    to.push_back(std::byte{'['});
-    for (std::uint32_t i = 0; i < shape.front(); ++i) {
-      if (i != 0) to.push_back(std::byte{','});
-      put_empty(shape.subspan(1), to);
-    }
-    to.push_back(std::byte{']'});
   }
   static void copy(std::byte* to, std::span<const std::byte> from) noexcept {
     if (!from.empty()) std::memcpy(to, from.data(), from.size());
@@ -258,6 +208,12 @@ StageType sample_batcher_type() {
   type.problems = [](const StageView& stage) {
     const SampleBatcherConfig& own = stage.config.sample_batcher();
     return batch_column_problems(batch_fields(own.fields()), own.has_batch_size(), own.lineage());
+  };
+  type.wishes = [](const StageView& stage, PortFacts& inputs) {
+    const SampleBatcherConfig& own = stage.config.sample_batcher();
+    const std::vector<BatchField> fields = batch_fields(own.fields());
+    if (!batch_column_problems(fields, own.has_batch_size(), own.lineage()).empty()) return;
+    inputs["input"].set(kBatchWish, {stage.config.name(), columns_of(own).all});
   };
   type.batch = [](const StageView& stage, BatchSchema& schema) {
     describe_columns(columns_of(stage.config.sample_batcher()), schema);

@@ -8,6 +8,7 @@
 
 #include "ringfeed/worker/stage.h"
 #include "workers/kit/stage_help.h"
+#include "workers/samples/sample_facts.h"
 
 namespace ringfeed {
 namespace {
@@ -171,6 +172,11 @@ StageType sample_mixer_type() {
                        std::vector<PortSpec>&) {
     for (int i = 0; i < stage.config.sample_mixer().input_size(); ++i) {
       inputs.push_back({port_name(i), "samples"});
+    }
+  };
+  type.wishes = [](const StageView& stage, PortFacts& inputs) {
+    for (int i = 0; i < stage.config.sample_mixer().input_size(); ++i) {
+      pass_on_batch_wish(stage.links, port_name(i), inputs);
     }
   };
   type.problems = mixer_problems;

@@ -8,6 +8,7 @@
 #include "ringfeed/worker/stage.h"
 #include "workers/kit/place_pool.h"
 #include "workers/kit/stage_help.h"
+#include "workers/samples/sample_facts.h"
 
 namespace ringfeed {
 namespace {
@@ -146,6 +147,9 @@ StageType sample_shuffler_type() {
        .kind = kGauge,
        .capacity = {.setting = "size"}},
       {"bytes_held", "Bytes of these samples.", kGauge},
+  };
+  type.wishes = [](const StageView& stage, PortFacts& inputs) {
+    pass_on_batch_wish(stage.links, "input", inputs);
   };
   type.nodes = [](const StageView& stage) {
     const SampleShufflerConfig& own = stage.config.sample_shuffler();

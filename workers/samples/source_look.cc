@@ -6,6 +6,9 @@
 #include <algorithm>
 #include <chrono>
 #include <map>
+#include <optional>
+#include <set>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -16,6 +19,8 @@
 #include "ringfeed/shm/ring.h"
 #include "workers/files/file_facts.h"
 #include "workers/kit/stage_help.h"
+#include "workers/samples/batch_fit.h"
+#include "workers/samples/sample_facts.h"
 #include "workers/samples/sample_look.h"
 
 namespace ringfeed {
@@ -71,7 +76,11 @@ SampleDtype dtype_for(SampleDtype one, SampleDtype other) {
 class SourceLook {
  public:
   SourceLook(const StageView& stage, const FilesFound& found, Clock::time_point until)
-      : stage_(stage), config_(stage.config.sample_source()), found_(found), until_(until) {
+      : stage_(stage),
+        config_(stage.config.sample_source()),
+        batch_(stage.links.output("output").said.find(kBatchWish)),
+        found_(found),
+        until_(until) {
     shm::RingGeometry ring{};
     ring.capacity_bytes = shm::align_up(
         output_spec(config_, "samples", 4 * kMiB, UnitRule::kFollow).queue_bytes, shm::kPageBytes);
@@ -201,12 +210,44 @@ class SourceLook {
       left_out_.add(name, item.fault, why, place);
       return;
     }
-    for (const SampleField& field : fields_.of(item)) {
+    const std::span<const SampleField> fields = fields_.of(item);
+    see_as_row(name, fields, place);
+    for (const SampleField& field : fields) {
       // An array without an element has the type of none.
       if (is_array(field.dtype) && field.data.empty()) continue;
       if (std::ranges::find(declared_, field.name) != declared_.end()) continue;
       types_[std::string(field.name)].see(field.dtype, name, place);
     }
+  }
+
+  // As the stage that makes the batch sees it, where all between are known to change nothing.
+  void see_as_row(const std::string& name, std::span<const SampleField> fields,
+                  const std::string& place) {
+    if (batch_ == nullptr) return;
+    for (const BatchColumn& column : batch_->columns) {
+      const auto at = std::ranges::find(fields, column.name, &SampleField::name);
+      const std::optional<SampleField> found =
+          at == fields.end() ? std::nullopt : std::optional(*at);
+      SampleField fitted;
+      const Misfit misfit = fit(found, column, room_, fitted);
+      if (misfit == Misfit::kNone) continue;
+      ++look_.samples_left_out;
+      if (misfit == Misfit::kWrongType) misfits_.insert(column.name);
+      no_rows_.add(name, SampleFault::kNone, misfit_text(misfit, found, column), place);
+      return;
+    }
+  }
+
+  // Null: the batch has none of this name, or is not known.
+  [[nodiscard]] const BatchColumn* column_of(const std::string& field) const {
+    if (batch_ == nullptr) return nullptr;
+    const auto found = std::ranges::find(batch_->columns, field, &BatchColumn::name);
+    return found == batch_->columns.end() ? nullptr : &*found;
+  }
+  // Does it matter that a field is of several types?
+  [[nodiscard]] bool is_of_account(const std::string& field) const {
+    if (batch_ == nullptr || misfits_.contains(field)) return true;
+    return column_of(field) == nullptr && config_.fields_size() != 0;
   }
 
   void say_files(const std::vector<std::string>& files) {
@@ -258,6 +299,9 @@ class SourceLook {
 
   void say_left_out() {
     for (const LeftOut::Reason& reason : left_out_.reasons()) say(reason, "", "would be left out");
+    for (const LeftOut::Reason& reason : no_rows_.reasons()) {
+      say(reason, "", fmt::format("would be left out by stage '{}'", escaped(batch_->stage)));
+    }
     for (const LeftOut::Reason& reason : beside_.reasons()) {
       say(reason, "thing", "that would be passed over, and counted");
     }
@@ -269,15 +313,19 @@ class SourceLook {
   void say_conflicts() {
     std::size_t conflicts = 0;
     for (const auto& [name, seen] : types_) {
-      if (seen.types.size() < 2 || conflicts++ >= kConflictsShown) continue;
+      if (seen.types.size() < 2 || !is_of_account(name)) continue;
+      if (conflicts++ >= kConflictsShown) continue;
       const SeenTypes::First& one = seen.types[0];
       const SeenTypes::First& other = seen.types[1];
-      const std::string literal = in_quotes(name);
+      SampleDtype dtype = dtype_for(one.dtype, other.dtype);
+      if (const BatchColumn* const column = column_of(name); column != nullptr) {
+        dtype = dtype_for(dtype, column->dtype);
+      }
       warn(
           fmt::format("field '{}' has no declared type, and is {} in {} and {} in {}: say which in "
                       "the source, fields {{ name: {} dtype: \"{}\" }}",
                       escaped(name), dtype_name(one.dtype), one.where, dtype_name(other.dtype),
-                      other.where, literal, dtype_name(dtype_for(one.dtype, other.dtype))));
+                      other.where, in_quotes(name), dtype_name(dtype)));
     }
     if (conflicts > kConflictsShown) {
       warn(fmt::format("{} more fields have several types", conflicts - kConflictsShown));
@@ -286,6 +334,7 @@ class SourceLook {
 
   const StageView& stage_;
   const SampleSourceConfig& config_;
+  const BatchWish* batch_;  // null: it is not known what becomes of the samples
   const FilesFound& found_;
   Clock::time_point until_;
   std::uint64_t record_bytes_max_ = 0;
@@ -295,6 +344,9 @@ class SourceLook {
   std::map<std::string, std::vector<std::string>> not_opened_;   // the same
   std::map<std::string, Read> read_;
   LeftOut left_out_;
+  LeftOut no_rows_;
+  std::set<std::string> misfits_;  // columns with a field of another type
+  std::vector<std::byte> room_;
   LeftOut beside_;
   LeftOut keys_again_;
   std::map<std::string, SeenTypes> types_;

@@ -26,9 +26,15 @@ feed: "looked"
 epochs: 1
 stages {{ name: "files" file_path_provider {{ {files} }} }}
 stages {{ name: "source" sample_source {{ input: "files" {source} }} }}
-stages {{ name: "batches" sample_batcher {{
-  input: "source" batch_size: 4 fields {{ name: "id" dtype: "int64" }} }} }}
+stages {{ name: "shuffled" sample_shuffler {{ input: "source" size: 9 }} }}
+stages {{ name: "batches" sample_batcher {{ input: "shuffled" batch_size: 4 {batch} }} }}
 """
+ID = 'fields { name: "id" dtype: "int64" }'
+# As FEED, and what becomes of the samples is not known.
+PYTHON = FEED.replace(
+    'sample_shuffler {{ input: "source" size: 9 }}',
+    'python {{ input: "source" object: "own:same" python_path: "{here}" }}',
+)
 Check = Callable[..., dict[str, Any]]
 
 
@@ -36,10 +42,10 @@ Check = Callable[..., dict[str, Any]]
 def check(tmp_path: Path) -> Check:
     """What `check --json` finds; the texts of its warnings are `texts`, its one look is `look`."""
 
-    def run(source: str = "", files: str = "", feed: str = FEED) -> dict[str, Any]:
+    def run(source: str = "", files: str = "", feed: str = FEED, batch: str = ID) -> dict[str, Any]:
         config = tmp_path / "looked.textproto"
         files = files or f'directory: "{tmp_path / "data"}"'
-        config.write_text(feed.format(files=files, source=source))
+        config.write_text(feed.format(files=files, source=source, batch=batch, here=tmp_path))
         words = [str(BIN / "ringfeed"), "check", str(config)]
         done = subprocess.run([*words, "--json"], capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, done
@@ -157,16 +163,55 @@ def test_data_that_is_elsewhere_is_left_alone(check: Check, tmp_path: Path) -> N
 def test_types_that_files_disagree_on(check: Check, tmp_path: Path, other: Any, types: str) -> None:
     lines(tmp_path / "data" / "a.jsonl", {"id": 1, "price": 1, "empty": []})
     lines(tmp_path / "data" / "b.jsonl", {"id": 2, "price": other, "empty": [1.5]})
-    (text,) = check()["texts"]
     wanted = {"bool": "int64"}.get(types, types)
-    assert text == (
+    conflict = (
         f"field 'price' has no declared type, and is int64 in a.jsonl (byte 0) and {types} in "
         f'b.jsonl (byte 0): say which in the source, fields {{ name: "price" dtype: "{wanted}" }}'
     )
-    assert (
-        check(f'fields {{ name: "price" dtype: "{wanted}" }} fields {{ name: "id" }}')["texts"]
-        == []
+    (tmp_path / "own.py").write_text("def same(sample):\n    return sample\n")
+    # Somebody's function may take either.
+    assert check(feed=PYTHON)["texts"] == [conflict]
+    assert check('fields { name: "id" } fields { name: "price" }')["texts"] == [conflict]
+    # No batch has it.
+    assert check()["texts"] == []
+    declared = f'fields {{ name: "price" dtype: "{wanted}" }} fields {{ name: "id" }}'
+    assert check(declared)["texts"] == [] and check(declared, feed=PYTHON)["texts"] == []
+    # A batch takes what does not change.
+    for dtype in ("int64", "float64", "bool", "text"):
+        found = check(batch=f'fields {{ name: "price" dtype: "{dtype}" }}')
+        misfits = {
+            "int64": types in ("float64", "text"),
+            "float64": types in ("text", "bool"),
+            "bool": True,
+            "text": True,
+        }[dtype]
+        said = [text.partition(": say")[0] for text in found["texts"]]
+        assert (conflict.partition(": say")[0] in said) == misfits, (dtype, found["texts"])
+        assert bool(found["look"]["samples_left_out"]) == misfits
+
+
+def test_what_a_batch_does_not_take(check: Check, tmp_path: Path) -> None:
+    rows: list[Any] = [{"id": i, "v": [1, 2], "t": "abc"} for i in range(20)]
+    rows[3]["v"] = [1]
+    rows[5]["id"] = "five"
+    rows[7]["id"] = 1.5
+    rows[9]["t"] = "x" * 2000
+    del rows[11]["v"]
+    lines(tmp_path / "data" / "a.jsonl", *rows)
+    found = check(
+        batch=ID + ' fields { name: "v" dtype: "int64" shape: 2 } fields { name: "t" dtype: "text" '
+        "bytes_max: 1024 }"
     )
+    head = "a.jsonl: 1 of its 20 samples would be left out by stage 'batches': "
+    for said in (
+        "field 'v' has shape [1], not [2] (first at byte ",
+        "field 'id' is text, not int64: say dtype: \"int64\" of it in the source (first at byte ",
+        "field 'id' is float64, not int64, which does not hold its value as it is: say dtype: ",
+        "field 't' has 2000 bytes, a batch has room for 1024: raise bytes_max (first at byte ",
+        "it has no field 'v' (first at byte ",
+    ):
+        assert any(text.startswith(head + said) for text in found["texts"]), (said, found["texts"])
+    assert found["look"]["samples_left_out"] == 5
 
 
 def test_files_of_other_formats(check: Check, tmp_path: Path) -> None:
@@ -221,7 +266,7 @@ def test_python_says_the_same(tmp_path: Path) -> None:
     assert "a.jsonl: 1 of its 2 samples would be left out: it has no field 'id'" in warning
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(8))
 def test_what_is_said_is_what_is_left_out(check: Check, tmp_path: Path, seed: int) -> None:
     """Of drawn files that a look reads to their ends, a run leaves out as many."""
     rng = random.Random(seed)
@@ -244,17 +289,30 @@ def test_what_is_said_is_what_is_left_out(check: Check, tmp_path: Path, seed: in
     for number in range(rng.randrange(1, 6)):
         ending = rng.choice(("jsonl", "ndjson", "jsonl.gz"))
         lines(data / f"{number}.{ending}", *[row() for _ in range(rng.randrange(60))])
-    lines(data / "good.jsonl", {"id": 1, "text": "a run has a row at least"})
     (data / "README").write_text("no data\n")
-    source = 'fields { name: "id" dtype: "uint8" } fields { name: "text" dtype: "text" }'
-    look = check(source)["look"]
-    run: FeedRun = sample_feed(tmp_path / "run", data, source=source)
+    source = rng.choice(
+        (
+            'fields { name: "id" dtype: "uint8" } fields { name: "text" dtype: "text" }',
+            'fields { name: "id" on_missing: LEAVE_OUT }',
+            "",
+        )
+    )
+    batch = rng.choice((ID, 'fields { name: "id" dtype: "uint8" }'))
+    lines(data / "good.jsonl", {"id": 1, "text": "a run has a row at least"})
+    look = check(source, batch=batch)["look"]
+    run: FeedRun = sample_feed(tmp_path / "run", data, source=source, batch=batch)
     try:
-        rows = rows_of(run)
+        rows = rows_of(run, "id")
         counted = counters(run)
+        at_batch = counters(run, "batches")
     finally:
         run.close()
-    skipped = sum(count for name, count in counted.items() if name.startswith("skipped_"))
+    skipped = sum(
+        count
+        for stage in (counted, at_batch)
+        for name, count in stage.items()
+        if name.startswith("skipped_")
+    )
     assert look["samples_left_out"] == skipped
     assert look["samples"] == skipped + len(rows)
     assert look["files_passed_over"] == counted["files_passed_over"] == 1
