@@ -57,8 +57,10 @@ class Search {
       const int error = ::stat(file.c_str(), &info) != 0 ? errno : 0;
       if (error == 0 && S_ISREG(info.st_mode)) {
         add(file);
-      } else if (!is_url(file)) {
-        found_.unreadable.emplace_back(file, error != 0 ? std::strerror(error) : "it is no file");
+      } else {
+        found_.unreadable.emplace_back(file, is_url(file) ? "a list of this host may not name URLs"
+                                             : error != 0 ? std::strerror(error)
+                                                          : "it is no file");
       }
     }
   }

@@ -238,11 +238,6 @@ bool describe(const Question& question, Report& report) {
   return true;
 }
 
-bool is_packed_name(std::string_view path) {
-  return std::ranges::any_of(std::vector<std::string_view>{".gz", ".zst", ".bz2", ".xz", ".tgz"},
-                             [&](std::string_view ending) { return path.ends_with(ending); });
-}
-
 }  // namespace
 
 bool describe_named_samples(const Question& question, Report& report) {
@@ -251,7 +246,7 @@ bool describe_named_samples(const Question& question, Report& report) {
   if (!format || *format == SampleSourceConfig::PARQUET) return false;
   const bool others = *format == SampleSourceConfig::JSON || *format == SampleSourceConfig::TEXT ||
                       *format == SampleSourceConfig::TAR;
-  if (others && !is_packed_name(question.options.path)) return false;
+  if (others && formats::packing_of(question.head) == formats::Packing::kPlain) return false;
   return describe(question, report);
 }
 

@@ -30,6 +30,7 @@ using Clock = std::chrono::steady_clock;
 
 // `ringfeed check` stays quick, whatever there is.
 constexpr std::chrono::milliseconds kTime(2'000);
+constexpr std::chrono::milliseconds kTimeOfAll(10'000);  // of all sources together
 constexpr std::size_t kFilesFound = 100'000;
 constexpr std::size_t kFilesLookedAt = 64;
 constexpr std::uint64_t kSamplesLookedAt = 64;  // of each
@@ -358,7 +359,8 @@ class SourceLook {
 std::optional<DataLook> look_at_source(const StageView& stage) {
   const FileFinder* const finder = stage.links.input("input").said.find(kFileFinder);
   if (finder == nullptr) return std::nullopt;
-  const Clock::time_point until = Clock::now() + kTime;
+  static const Clock::time_point began = Clock::now();
+  const Clock::time_point until = std::min(Clock::now() + kTime, began + kTimeOfAll);
   const FilesFound found = finder->find(kFilesFound, until - kTime / 2);
   return SourceLook(stage, found, until).look();
 }

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
+#include <google/protobuf/text_format.h>
 #include <gtest/gtest.h>
 #include <sys/fsuid.h>
 #include <sys/mount.h>
@@ -15,6 +16,7 @@
 #include <thread>
 
 #include "tests/support/rig/stage_data.h"
+#include "workers/files/find_files.h"
 
 namespace ringfeed {
 namespace {
@@ -58,7 +60,14 @@ struct Provider {
 
 // ---- patterns and lists
 
-// What a finite run finds with these settings.
+// What is found with these settings by those who only look.
+FilesFound looked_for(const std::string& settings, std::size_t most = 1000) {
+  FilePathProviderConfig config;
+  EXPECT_TRUE(google::protobuf::TextFormat::ParseFromString(settings, &config));
+  return file_finder(config).find(most, std::chrono::steady_clock::time_point::max());
+}
+
+// What a finite run finds with these settings; those who only look find the same.
 std::vector<std::string> found_by(const std::string& settings, std::uint64_t* unreadable = nullptr,
                                   std::vector<std::string>* said = nullptr) {
   LaneRig rig("epochs: 1");
@@ -73,6 +82,11 @@ std::vector<std::string> found_by(const std::string& settings, std::uint64_t* un
   for (const RigRecord& record : rig.got("out")) {
     if (record.user != kScanCompleteRecord) all.push_back(fs::path(record.bytes).filename());
   }
+  std::vector<std::string> looked;
+  for (const std::string& path : looked_for(settings).paths) {
+    looked.push_back(fs::path(path).filename());
+  }
+  EXPECT_EQ(looked, all);
   return all;
 }
 
@@ -108,6 +122,41 @@ TEST(FilePathProvider, TakesTheFilesOfAListInItsOrder) {
               ElementsAre("c.txt", "a.txt", "b.txt"));
   EXPECT_THAT(found_by("list: '" + directory.path() + "/none'", &unreadable), IsEmpty());
   EXPECT_EQ(unreadable, 1U);
+}
+
+TEST(FindFiles, FindsWhatARunFinds) {
+  const TempDir directory;
+  const std::string at = directory.path();
+  for (const char* name : {"b/2", "b/1", "a", "c/d/x", ".hidden/x", "c/.x"}) {
+    fs::create_directories(fs::path(at + "/" + name).parent_path());
+    directory.write(name, "x");
+  }
+  fs::create_directory_symlink("..", at + "/c/up");
+  fs::create_symlink("../a", at + "/c/link");
+  fs::create_symlink("nothing", at + "/c/dangling");
+  ASSERT_EQ(::mkfifo((at + "/pipe").c_str(), 0600), 0);
+  const std::string settings = "directory: '" + at + "'";
+  EXPECT_THAT(found_by(settings), ElementsAre("a", "1", "2", "link", "x"));
+  EXPECT_THAT(looked_for(settings).unreadable,
+              ElementsAre(std::pair(at + "/c/dangling", std::string("it is a link to nothing"))));
+  EXPECT_TRUE(looked_for(settings).whole);
+  EXPECT_FALSE(looked_for(settings, 3).whole);
+  EXPECT_THAT(looked_for(settings, 3).paths, SizeIs(3));
+}
+
+TEST(FindFiles, SaysWhyThereIsNothing) {
+  const TempDir directory;
+  directory.write("a.txt", "x");
+  const std::string list = directory.write("list", "none\ns3://bucket/b\n");
+  const std::string at = "directory: '" + directory.path() + "' ";
+  EXPECT_EQ(looked_for(at + "pattern: '*.tar'").nothing,
+            "none of the files there (2) matches pattern \"*.tar\"");
+  EXPECT_THAT(looked_for(at + "pattern: '*.tar' pattern: '*.gz'").nothing,
+              HasSubstr("matches any of 2 patterns (\"*.tar\" and others)"));
+  EXPECT_THAT(looked_for("list: '" + list + "'").nothing, HasSubstr("names no file"));
+  EXPECT_THAT(looked_for("list: '" + list + "'").unreadable, SizeIs(2));
+  EXPECT_EQ(looked_for(at).nothing, "");
+  EXPECT_EQ(looked_for("directory: '/none/there' pattern: '*'").nothing, "");
 }
 
 TEST(FilePathProvider, AnEndlessRunTakesWhatThePatternsSay) {
