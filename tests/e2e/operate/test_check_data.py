@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import ringfeed.pipeline as rp
 
@@ -235,6 +237,17 @@ def test_files_of_other_formats(check: Check, tmp_path: Path) -> None:
         "a.tar: 2 samples of a key that has come before: ",
     ):
         assert any(text.startswith(said) for text in texts), (said, texts)
+
+
+def test_tables(check: Check, tmp_path: Path) -> None:
+    for number in range(2):
+        ids: list[Any] = [1, None, 3] if number else [4, 5, 6]
+        pq.write_table(pa.table({"id": ids}), tmp_path / "data" / f"{number}.parquet")
+    found = check('format: PARQUET fields { name: "id" }')
+    assert found["texts"] == [
+        "1.parquet: 1 of its 3 samples would be left out: column 'id' is null (first at row 1)"
+    ]
+    assert found["look"]["samples"] == 6
 
 
 def test_a_look_is_bounded(check: Check, tmp_path: Path) -> None:
