@@ -162,8 +162,6 @@ class SourceLook {
     const std::string name = shown(path);
     Result<WholeFile> file = open_whole(config_, path);
     if (!file) {
-      // Another program than this one reads it.
-      if (file.error().code() == ErrorCode::kConfiguration) return;
       ++look_.files_looked_at;
       not_opened_[file.error().message()].push_back(name);
       return;
