@@ -404,6 +404,17 @@ StepStatus ParquetSource::open_file(Step& step, const Task& task, bool& over) no
   file_ = std::move(*opened);
   open_task_ = task;
   if (begun) return StepStatus::kDone;
+  const std::vector<std::string> names = file_->column_names();
+  for (const formats::ColumnWish& wish : wishes_) {
+    const auto count = std::ranges::count(names, wish.name);
+    if (count < 2) continue;
+    return fail(
+        step, task, false, wrong_type_,
+        fmt::format("it has {} columns '{}', and nothing says which is meant: write it with "
+                    "one of them",
+                    count, wish.name),
+        over);
+  }
   std::vector<std::string> missing;
   bool wrong = false;
   for (std::size_t i = 0; i < wishes_.size(); ++i) {

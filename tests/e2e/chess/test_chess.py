@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import ringfeed
 
@@ -949,6 +950,29 @@ def bad_directory(directory: Path) -> int:
     (directory / "other.parq").write_bytes(whole)
     (directory / "below.parquet").mkdir()
     return len(reference.game_ids(rows))
+
+
+@pytest.mark.parametrize("order", ["BETTER", "EXACT"])
+def test_columns_of_one_name_are_refused_by_name(
+    make_feed: MakeFeed, tmp_path: Path, order: str
+) -> None:
+    """As sample_source refuses them; of names that nobody asks for there may be several."""
+    directory = tmp_path / "games"
+    directory.mkdir()
+    rows = chess_data.random_games(9, 5, plies=10)
+    games = len(reference.game_ids(rows))
+    for name, column in (("a", "fen"), ("b", "comment")):
+        chess_data.write_parquet(rows, directory / f"{name}.parquet")
+        table = pq.read_table(directory / f"{name}.parquet")
+        for _ in range(2 if column == "comment" else 1):
+            table = table.append_column(column, pa.array(["8/8 w - -"] * table.num_rows))
+        pq.write_table(table, directory / f"{name}.parquet")
+    source = "" if order == "EXACT" else "shuffle_files: false"
+    run = make_feed(directory, source=source, games=f"order: {order}")
+    got, counters = counted(run, games)
+    assert rows_of(got) == games
+    assert counters["rows"]["skipped_wrong_type"] == 1
+    assert "a.parquet offset=0: it has 2 columns 'fen', and nothing says which" in run.text()
 
 
 def test_bad_files_are_counted_and_named(make_feed: MakeFeed, tmp_path: Path) -> None:
