@@ -723,17 +723,18 @@ void Feed::look_at_losses() {
   losses_looked_ms_ = now_ms();
   count_losses();
   if (const std::string over = losses_.over_limit(run_.config); !over.empty()) return fail(over);
-  const Losses::Share& whole = losses_.whole();
-  if (whole.all() < kLossesAfter || whole.value() < kLossesShare) return;
-  problems_["losses"].text = losses_.share_text();
-  if (whole.left_out < losses_told_at_) return;
-  losses_told_at_ = 2 * whole.left_out;
-  event(metrics::Level::kWarn, "samples_left_out", "what=" + in_quotes(losses_.share_text()));
+  const Losses::Share* const whole = losses_.largest(kLossesAfter);
+  if (whole == nullptr || whole->value() < kLossesShare) return;
+  const std::string text = losses_.text_of(*whole);
+  problems_["losses"].text = text;
+  if (losses_.left_out() < losses_told_at_) return;
+  losses_told_at_ = 2 * losses_.left_out();
+  event(metrics::Level::kWarn, "samples_left_out", "what=" + in_quotes(text));
 }
 
 // At the end of a run: how many rows came, and how many did not.
 void Feed::tell_losses() {
-  const std::uint64_t left_out = losses_.whole().left_out;
+  const std::uint64_t left_out = losses_.left_out();
   std::string values = fmt::format("rows={} left_out={}", losses_.rows(), left_out);
   if (losses_.rows_dropped() != 0) values += fmt::format(" dropped={}", losses_.rows_dropped());
   if (left_out != 0) values += " reasons=" + in_quotes(losses_.counts_text());

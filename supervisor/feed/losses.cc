@@ -19,15 +19,39 @@ namespace {
 constexpr std::string_view kSkipped = "skipped_";
 // Sums of others, and files that were not meant to be read.
 constexpr std::array<std::string_view, 2> kNoLosses = {"skipped_files", "skipped_extension"};
+// Losses by another name.
+constexpr std::array<std::string_view, 9> kLosses = {
+    "chunks_damaged", "directions_missing", "frames_skipped",
+    "plans_damaged",  "row_groups_damaged", "rows_damaged",
+    "rows_too_large", "sequences_skipped",  "tar_problems"};
 constexpr std::string_view kOther = "skipped_other_exceptions";
 constexpr std::size_t kTracebackBytes = 4096;
 constexpr std::size_t kFirstBytes = 500;
 
 // What a stage counts of that which came: the first of these that it has. `inputs` have those that
-// are left out too.
-constexpr std::array<std::string_view, 9> kCame = {"inputs",      "samples", "rows",
-                                                   "chunks_read", "games",   "sequences",
-                                                   "sentences",   "sources", "frames"};
+// are left out too. Rows are samples, but for those that games are made of.
+struct Came {
+  std::string_view counter;
+  std::string_view unit;
+};
+constexpr std::array<Came, 9> kCame = {{{"inputs", "samples"},
+                                        {"samples", "samples"},
+                                        {"sequences", "sequences"},
+                                        {"rows", "samples"},
+                                        {"chunks_read", "chunks"},
+                                        {"directions", "directions"},
+                                        {"sentences_kept", "samples"},
+                                        {"sources", "files"},
+                                        {"frames", "positions"}}};
+
+bool is_loss(std::string_view counter) {
+  if (std::ranges::find(kLosses, counter) != kLosses.end()) return true;
+  return counter.starts_with(kSkipped) && std::ranges::find(kNoLosses, counter) == kNoLosses.end();
+}
+
+std::string reason_name(std::string_view counter) {
+  return std::string(counter.substr(counter.starts_with(kSkipped) ? kSkipped.size() : 0));
+}
 
 std::string value_of(const metrics::LogLine& line, std::string_view name) {
   for (const metrics::LogField& field : metrics::split_values(line.values).first) {
@@ -107,39 +131,56 @@ void Losses::note(const std::string& group, std::string_view text) {
 }
 
 void Losses::count(const StatusReply& status) {
-  whole_ = {};
+  left_out_ = 0;
   rows_ = rows_dropped_ = 0;
   stages_.clear();
+  units_.clear();
   reasons_.clear();
-  std::uint64_t all = 0;  // the most that any stage had
+  std::map<std::string_view, std::uint64_t> all;  // by unit, the most that any stage had
   for (const StageStatus& stage : status.stages()) {
     Share& share = stages_[stage.name()];
     std::map<std::string_view, std::uint64_t> counters;
     for (const CounterStatus& counter : stage.counters()) {
       counters[counter.name()] = counter.value();
-      if (!counter.name().starts_with(kSkipped) || counter.value() == 0) continue;
-      if (std::ranges::find(kNoLosses, counter.name()) != kNoLosses.end()) continue;
+      if (counter.value() == 0 || !is_loss(counter.name())) continue;
       share.left_out += counter.value();
-      Reason reason{stage.name(), counter.name().substr(kSkipped.size()), counter.value(), {}, {}};
+      Reason reason{stage.name(), reason_name(counter.name()), counter.value(), {}, {}};
       if (const auto first = first_.find({stage.name(), counter.name()}); first != first_.end()) {
         reason.first = first->second.text;
         reason.traceback = first->second.traceback;
       }
       reasons_.push_back(std::move(reason));
     }
-    const auto* const came =
-        std::ranges::find_if(kCame, [&](std::string_view name) { return counters.contains(name); });
-    if (came != kCame.end()) share.came = counters[*came];
+    const auto* const came = std::ranges::find_if(
+        kCame, [&](const Came& one) { return counters.contains(one.counter); });
+    if (came != kCame.end()) {
+      share.unit = came->unit;
+      share.came = counters[came->counter];
+      // Of a pool, those that it had kept.
+      if (counters.contains("store_hits")) share.came += counters["store_hits"];
+    }
     if (came == kCame.begin()) share.came -= std::min(share.came, share.left_out);
     if (counters.contains("batches") && counters.contains("rows")) {
       rows_ += counters["rows"];
       rows_dropped_ += counters.contains("rows_dropped") ? counters["rows_dropped"] : 0;
     }
-    whole_.left_out += share.left_out;
-    all = std::max(all, share.all());
+    left_out_ += share.left_out;
+    const auto at = std::ranges::find(units_, share.unit, &Share::unit);
+    Share& unit = at != units_.end() ? *at : units_.emplace_back(Share{share.unit});
+    unit.left_out += share.left_out;
+    all[share.unit] = std::max(all[share.unit], share.all());
   }
-  whole_.came = all - std::min(all, whole_.left_out);
+  for (Share& unit : units_) unit.came = all[unit.unit] - std::min(all[unit.unit], unit.left_out);
   std::ranges::stable_sort(reasons_, std::greater<>(), &Reason::count);
+}
+
+const Losses::Share* Losses::largest(std::uint64_t after) const {
+  const Share* largest = nullptr;
+  for (const Share& unit : units_) {
+    if (unit.all() < after || (largest != nullptr && unit.value() <= largest->value())) continue;
+    largest = &unit;
+  }
+  return largest;
 }
 
 std::string Losses::counts_text() const {
@@ -161,10 +202,10 @@ std::string Losses::first_text() const {
   return text;
 }
 
-std::string Losses::share_text() const {
+std::string Losses::text_of(const Share& share) const {
   std::string text =
-      fmt::format("{:.3g} % of all samples are left out ({} of {}): {}", 100 * whole_.value(),
-                  whole_.left_out, whole_.all(), counts_text());
+      fmt::format("{:.3g} % of all {} are left out ({} of {}): {}", 100 * share.value(), share.unit,
+                  share.left_out, share.all(), counts_text());
   const auto known =
       std::ranges::find_if(reasons_, [](const Reason& reason) { return !reason.first.empty(); });
   if (known != reasons_.end()) text += fmt::format("; the first: {}", known->first);
@@ -173,12 +214,15 @@ std::string Losses::share_text() const {
 
 std::string Losses::over_limit(const DataLoaderConfig& config) const {
   const auto says = [this](std::string_view who, const Share& share, const SkipLimitConfig& limit) {
-    return fmt::format(
-        "{} of {} samples{} were left out, more than skip_limit allows ({:g} %): {}{}",
-        share.left_out, share.all(), who, 100 * limit.share(), counts_text(), first_text());
+    return fmt::format("{} of {} {}{} were left out, more than skip_limit allows ({:g} %): {}{}",
+                       share.left_out, share.all(), share.unit, who, 100 * limit.share(),
+                       counts_text(), first_text());
   };
-  if (config.has_skip_limit() && exceeds(whole_, config.skip_limit())) {
-    return says("", whole_, config.skip_limit());
+  if (config.has_skip_limit()) {
+    const Share* const whole = largest(config.skip_limit().after());
+    if (whole != nullptr && exceeds(*whole, config.skip_limit())) {
+      return says("", *whole, config.skip_limit());
+    }
   }
   for (const StageConfig& stage : config.stages()) {
     const SkipLimitConfig* const limit = limit_of(stage);

@@ -1,8 +1,12 @@
 // What the stages of a feed leave out: how many, for which reasons, and the first problem of each.
 //
-// The numbers are the stages' counters `skipped_*`, so they survive every death. The problems are
-// what the workers' logs say of them; of those that an earlier supervisor has seen only the number
-// is known.
+// The numbers are the stages' counters `skipped_*` and those that mean the same, so they survive
+// every death. The problems are what the workers' logs say of them; of those that an earlier
+// supervisor has seen only the number is known.
+//
+// A share is of things of one kind. Of a thousand games of which each has a hundred positions, ten
+// that cannot be read are a hundredth, and not a hundredth of that: so what stages count is told
+// apart by its unit.
 #pragma once
 
 #include <cstdint>
@@ -28,8 +32,8 @@ class Losses {
     std::string first;      // "/data/a.jsonl, offset 17: ..."; "": not known
     std::string traceback;  // of a stage in Python; lines
   };
-  // Samples, or what else a stage counts: files, chunks.
   struct Share {
+    std::string_view unit = "samples";  // or "chunks", and what else stages count
     std::uint64_t came = 0;
     std::uint64_t left_out = 0;
     [[nodiscard]] double value() const {
@@ -43,8 +47,12 @@ class Losses {
   // Brought up to the counters of the stages.
   void count(const StatusReply& stages);
 
-  // Of the whole feed: what all its stages left out, of the most that one of them had.
-  [[nodiscard]] const Share& whole() const { return whole_; }
+  // What all stages left out, in their units.
+  [[nodiscard]] std::uint64_t left_out() const { return left_out_; }
+  // Of the whole feed the largest share, of a unit of which there are at least `after`: what all
+  // stages that count in it left out, of the most that one of them had. nullptr: there is no such
+  // unit.
+  [[nodiscard]] const Share* largest(std::uint64_t after) const;
   // The most frequent first.
   [[nodiscard]] const std::vector<Reason>& reasons() const { return reasons_; }
   // Of batches that were made, and those that a last batch that is not full would have had.
@@ -55,7 +63,7 @@ class Losses {
   // Of each reason the first problem, a line each, with tracebacks.
   [[nodiscard]] std::string first_text() const;
   // "2.5 % of all samples are left out (25 of 1000): lines: ..., the first: ..."
-  [[nodiscard]] std::string share_text() const;
+  [[nodiscard]] std::string text_of(const Share& share) const;
   // Why the feed must stop; "": no limit of the configuration is exceeded.
   [[nodiscard]] std::string over_limit(const DataLoaderConfig& config) const;
 
@@ -68,7 +76,8 @@ class Losses {
   // Of each process the first problem to which the lines of a traceback belong that come now.
   std::map<std::string, std::pair<std::string, std::string>> told_;
   std::map<std::string, Share> stages_;
-  Share whole_;
+  std::vector<Share> units_;
+  std::uint64_t left_out_ = 0;
   std::uint64_t rows_ = 0;
   std::uint64_t rows_dropped_ = 0;
   std::vector<Reason> reasons_;

@@ -226,8 +226,9 @@ def feed(
         shutdown: how long a shutdown may take
         snapshot: snapshots that the feed takes by itself
         skip_limit: The feed stops, with the reasons, if more samples are left out than that, over
-            all its stages. Default: it goes on, and warns of a share of 1 %. Sources may have
-            limits of their own.
+            all its stages; files, chunks and games, which some of them count, each for themselves.
+            Default: it goes on, and warns of a share of 1 %. Stages that read data may have limits
+            of their own.
         http: a page in the browser, and metrics for Prometheus
         worker: The program that runs the stages: a plug-in, which has stages of its own beside
             those of ringfeed (docs/plugins.md). Usually given as `ringfeed run --worker`. Default:
@@ -289,8 +290,9 @@ class FeedMethods:
             shutdown: how long a shutdown may take
             snapshot: snapshots that the feed takes by itself
             skip_limit: The feed stops, with the reasons, if more samples are left out than that,
-                over all its stages. Default: it goes on, and warns of a share of 1 %. Sources may
-                have limits of their own.
+                over all its stages; files, chunks and games, which some of them count, each for
+                themselves. Default: it goes on, and warns of a share of 1 %. Stages that read data
+                may have limits of their own.
             http: a page in the browser, and metrics for Prometheus
             worker: The program that runs the stages: a plug-in, which has stages of its own beside
                 those of ringfeed (docs/plugins.md). Usually given as `ringfeed run --worker`.
@@ -441,8 +443,8 @@ class PipelineMethods(FeedMethods):
             overflow_behavior: (default "BLOCK") What happens when the queue is full, or all slots
                 are held. BLOCK: the producer waits; nothing is lost; DROP_NEW: the new record is
                 dropped and counted; KEEP_NEWEST: the oldest queued record is dropped and counted.
-            skip_limit: The feed stops, with the reasons, if this stage leaves out more samples than
-                that. Default: as many as `skip_limit` of the feed says, over all stages.
+            skip_limit: The feed stops, with the reasons, if this stage leaves out more than that of
+                what it counts. Default: as much as `skip_limit` of the feed says, over all stages.
             name: Name of the stage; default: a sensible one.
         """
         return _call.stage("read", "sample_source", locals(), suggested="samples")
@@ -792,8 +794,8 @@ class PipelineMethods(FeedMethods):
             overflow_behavior: (default "BLOCK") What happens when the queue is full, or all slots
                 are held. BLOCK: the producer waits; nothing is lost; DROP_NEW: the new record is
                 dropped and counted; KEEP_NEWEST: the oldest queued record is dropped and counted.
-            skip_limit: The feed stops, with the reasons, if this stage leaves out more samples than
-                that. Default: as many as `skip_limit` of the feed says, over all stages.
+            skip_limit: The feed stops, with the reasons, if this stage leaves out more than that of
+                what it counts. Default: as much as `skip_limit` of the feed says, over all stages.
             name: Name of the stage; default: a sensible one.
         """
         return _call.stage("jsonl", "sample_source", locals(), suggested="lines", format="JSONL")
@@ -922,8 +924,8 @@ class PipelineMethods(FeedMethods):
             overflow_behavior: (default "BLOCK") What happens when the queue is full, or all slots
                 are held. BLOCK: the producer waits; nothing is lost; DROP_NEW: the new record is
                 dropped and counted; KEEP_NEWEST: the oldest queued record is dropped and counted.
-            skip_limit: The feed stops, with the reasons, if this stage leaves out more samples than
-                that. Default: as many as `skip_limit` of the feed says, over all stages.
+            skip_limit: The feed stops, with the reasons, if this stage leaves out more than that of
+                what it counts. Default: as much as `skip_limit` of the feed says, over all stages.
             name: Name of the stage; default: a sensible one.
         """
         return _call.stage("text", "sample_source", locals(), suggested="lines", format="TEXT")
@@ -1052,8 +1054,8 @@ class PipelineMethods(FeedMethods):
             overflow_behavior: (default "BLOCK") What happens when the queue is full, or all slots
                 are held. BLOCK: the producer waits; nothing is lost; DROP_NEW: the new record is
                 dropped and counted; KEEP_NEWEST: the oldest queued record is dropped and counted.
-            skip_limit: The feed stops, with the reasons, if this stage leaves out more samples than
-                that. Default: as many as `skip_limit` of the feed says, over all stages.
+            skip_limit: The feed stops, with the reasons, if this stage leaves out more than that of
+                what it counts. Default: as much as `skip_limit` of the feed says, over all stages.
             name: Name of the stage; default: a sensible one.
         """
         return _call.stage("tar", "sample_source", locals(), suggested="samples", format="TAR")
@@ -1182,8 +1184,8 @@ class PipelineMethods(FeedMethods):
             overflow_behavior: (default "BLOCK") What happens when the queue is full, or all slots
                 are held. BLOCK: the producer waits; nothing is lost; DROP_NEW: the new record is
                 dropped and counted; KEEP_NEWEST: the oldest queued record is dropped and counted.
-            skip_limit: The feed stops, with the reasons, if this stage leaves out more samples than
-                that. Default: as many as `skip_limit` of the feed says, over all stages.
+            skip_limit: The feed stops, with the reasons, if this stage leaves out more than that of
+                what it counts. Default: as much as `skip_limit` of the feed says, over all stages.
             name: Name of the stage; default: a sensible one.
         """
         return _call.stage("npy", "sample_source", locals(), suggested="rows", format="NPY")
@@ -1312,8 +1314,8 @@ class PipelineMethods(FeedMethods):
             overflow_behavior: (default "BLOCK") What happens when the queue is full, or all slots
                 are held. BLOCK: the producer waits; nothing is lost; DROP_NEW: the new record is
                 dropped and counted; KEEP_NEWEST: the oldest queued record is dropped and counted.
-            skip_limit: The feed stops, with the reasons, if this stage leaves out more samples than
-                that. Default: as many as `skip_limit` of the feed says, over all stages.
+            skip_limit: The feed stops, with the reasons, if this stage leaves out more than that of
+                what it counts. Default: as much as `skip_limit` of the feed says, over all stages.
             name: Name of the stage; default: a sensible one.
         """
         return _call.stage("npz", "sample_source", locals(), suggested="samples", format="NPZ")
@@ -1442,8 +1444,8 @@ class PipelineMethods(FeedMethods):
             overflow_behavior: (default "BLOCK") What happens when the queue is full, or all slots
                 are held. BLOCK: the producer waits; nothing is lost; DROP_NEW: the new record is
                 dropped and counted; KEEP_NEWEST: the oldest queued record is dropped and counted.
-            skip_limit: The feed stops, with the reasons, if this stage leaves out more samples than
-                that. Default: as many as `skip_limit` of the feed says, over all stages.
+            skip_limit: The feed stops, with the reasons, if this stage leaves out more than that of
+                what it counts. Default: as much as `skip_limit` of the feed says, over all stages.
             name: Name of the stage; default: a sensible one.
         """
         return _call.stage(
@@ -1574,8 +1576,8 @@ class PipelineMethods(FeedMethods):
             overflow_behavior: (default "BLOCK") What happens when the queue is full, or all slots
                 are held. BLOCK: the producer waits; nothing is lost; DROP_NEW: the new record is
                 dropped and counted; KEEP_NEWEST: the oldest queued record is dropped and counted.
-            skip_limit: The feed stops, with the reasons, if this stage leaves out more samples than
-                that. Default: as many as `skip_limit` of the feed says, over all stages.
+            skip_limit: The feed stops, with the reasons, if this stage leaves out more than that of
+                what it counts. Default: as much as `skip_limit` of the feed says, over all stages.
             name: Name of the stage; default: a sensible one.
         """
         return _call.stage("json", "sample_source", locals(), suggested="samples", format="JSON")

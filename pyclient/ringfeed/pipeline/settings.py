@@ -225,12 +225,13 @@ class Snapshot(Message):
 
 
 class SkipLimit(Message):
-    """How many samples may be left out.
+    """How much may be left out.
 
     Args:
         share: (0 to 1, default 0.01) The samples that were left out, divided by them and those that
-            came. Files that cannot be read count as one each. Default 0.01.
-        after: (1 to 1099511627776, default 1000) Nothing is done before there are so many samples.
+            came. A file that cannot be read, or the rest of one, counts as one. Stages that count
+            files, chunks, rows or games go by these. Default 0.01.
+        after: (1 to 1099511627776, default 1000) Nothing is done before there are so many of them.
             Default 1000; at least 1.
     """
 

@@ -95,6 +95,7 @@ def chunk_source_loader(
     queue_capacity: int | None = None,
     queue_bytes: int | str | None = None,
     overflow_behavior: settings.OverflowBehavior | None = None,
+    skip_limit: settings.SkipLimit | Mapping[str, object] | None = None,
     name: str | None = None,
 ) -> Pipeline:
     """Opens files and lists their chunks (games). A `.gz` is one chunk; if it is not gzip, it is
@@ -127,6 +128,8 @@ def chunk_source_loader(
         overflow_behavior: (default "BLOCK") What happens when the queue is full, or all slots are
             held. BLOCK: the producer waits; nothing is lost; DROP_NEW: the new record is dropped
             and counted; KEEP_NEWEST: the oldest queued record is dropped and counted.
+        skip_limit: The feed stops, with the reasons, if this stage leaves out more than that of
+            what it counts. Default: as much as `skip_limit` of the feed says, over all stages.
         name: Name of the stage; default: a sensible one.
     """
     return _call.stage("stage.chunk_source_loader", "chunk_source_loader", locals())
@@ -153,6 +156,7 @@ def shuffling_chunk_pool(
     queue_capacity: int | None = None,
     queue_bytes: int | str | None = None,
     overflow_behavior: settings.OverflowBehavior | None = None,
+    skip_limit: settings.SkipLimit | Mapping[str, object] | None = None,
     name: str | None = None,
 ) -> Pipeline:
     """Keeps a window of the newest chunks (by file name) and draws each once per pass. The window
@@ -261,6 +265,8 @@ def shuffling_chunk_pool(
         overflow_behavior: (default "BLOCK") What happens when the queue is full, or all slots are
             held. BLOCK: the producer waits; nothing is lost; DROP_NEW: the new record is dropped
             and counted; KEEP_NEWEST: the oldest queued record is dropped and counted.
+        skip_limit: The feed stops, with the reasons, if this stage leaves out more than that of
+            what it counts. Default: as much as `skip_limit` of the feed says, over all stages.
         name: Name of the stage; default: a sensible one.
     """
     return _call.stage("stage.shuffling_chunk_pool", "shuffling_chunk_pool", locals())
@@ -622,6 +628,7 @@ def simple_chunk_extractor(
     queue_capacity: int | None = None,
     queue_bytes: int | str | None = None,
     overflow_behavior: settings.OverflowBehavior | None = None,
+    skip_limit: settings.SkipLimit | Mapping[str, object] | None = None,
     name: str | None = None,
 ) -> Pipeline:
     """Gives every chunk of each source once, for validation. Sources keep their order; the chunks
@@ -648,6 +655,8 @@ def simple_chunk_extractor(
         overflow_behavior: (default "BLOCK") What happens when the queue is full, or all slots are
             held. BLOCK: the producer waits; nothing is lost; DROP_NEW: the new record is dropped
             and counted; KEEP_NEWEST: the oldest queued record is dropped and counted.
+        skip_limit: The feed stops, with the reasons, if this stage leaves out more than that of
+            what it counts. Default: as much as `skip_limit` of the feed says, over all stages.
         name: Name of the stage; default: a sensible one.
     """
     return _call.stage("stage.simple_chunk_extractor", "simple_chunk_extractor", locals())
@@ -740,6 +749,7 @@ def parquet_source(
     queue_capacity: int | None = None,
     queue_bytes: int | str | None = None,
     overflow_behavior: settings.OverflowBehavior | None = None,
+    skip_limit: settings.SkipLimit | Mapping[str, object] | None = None,
     name: str | None = None,
 ) -> Pipeline:
     """Reads Parquet files row group by row group, and only the columns that are asked for. The
@@ -803,6 +813,8 @@ def parquet_source(
         overflow_behavior: (default "BLOCK") What happens when the queue is full, or all slots are
             held. BLOCK: the producer waits; nothing is lost; DROP_NEW: the new record is dropped
             and counted; KEEP_NEWEST: the oldest queued record is dropped and counted.
+        skip_limit: The feed stops, with the reasons, if this stage leaves out more than that of
+            what it counts. Default: as much as `skip_limit` of the feed says, over all stages.
         name: Name of the stage; default: a sensible one.
     """
     return _call.stage("stage.parquet_source", "parquet_source", locals())
@@ -826,6 +838,7 @@ def chess_games(
     queue_capacity: int | None = None,
     queue_bytes: int | str | None = None,
     overflow_behavior: settings.OverflowBehavior | None = None,
+    skip_limit: settings.SkipLimit | Mapping[str, object] | None = None,
     name: str | None = None,
 ) -> Pipeline:
     """Turns games, one row for each ply, into token sequences. docs/pipelines/chess.md explains
@@ -880,6 +893,8 @@ def chess_games(
         overflow_behavior: (default "BLOCK") What happens when the queue is full, or all slots are
             held. BLOCK: the producer waits; nothing is lost; DROP_NEW: the new record is dropped
             and counted; KEEP_NEWEST: the oldest queued record is dropped and counted.
+        skip_limit: The feed stops, with the reasons, if this stage leaves out more than that of
+            what it counts. Default: as much as `skip_limit` of the feed says, over all stages.
         name: Name of the stage; default: a sensible one.
     """
     return _call.stage("stage.chess_games", "chess_games", locals())
@@ -902,6 +917,7 @@ def chess_variations(
     queue_capacity: int | None = None,
     queue_bytes: int | str | None = None,
     overflow_behavior: settings.OverflowBehavior | None = None,
+    skip_limit: settings.SkipLimit | Mapping[str, object] | None = None,
     name: str | None = None,
 ) -> Pipeline:
     """Turns positions, with the lines that a search has looked at, into token sequences.
@@ -954,6 +970,8 @@ def chess_variations(
         overflow_behavior: (default "BLOCK") What happens when the queue is full, or all slots are
             held. BLOCK: the producer waits; nothing is lost; DROP_NEW: the new record is dropped
             and counted; KEEP_NEWEST: the oldest queued record is dropped and counted.
+        skip_limit: The feed stops, with the reasons, if this stage leaves out more than that of
+            what it counts. Default: as much as `skip_limit` of the feed says, over all stages.
         name: Name of the stage; default: a sensible one.
     """
     return _call.stage("stage.chess_variations", "chess_variations", locals())
@@ -1104,6 +1122,7 @@ def bitext_source(
     queue_capacity: int | None = None,
     queue_bytes: int | str | None = None,
     overflow_behavior: settings.OverflowBehavior | None = None,
+    skip_limit: settings.SkipLimit | Mapping[str, object] | None = None,
     name: str | None = None,
 ) -> Pipeline:
     """Finds fairseq's token files of parallel text: for each direction its shards, the number of
@@ -1178,6 +1197,8 @@ def bitext_source(
             held. Only BLOCK, the default. BLOCK: the producer waits; nothing is lost; DROP_NEW: the
             new record is dropped and counted; KEEP_NEWEST: the oldest queued record is dropped and
             counted.
+        skip_limit: The feed stops, with the reasons, if this stage leaves out more than that of
+            what it counts. Default: as much as `skip_limit` of the feed says, over all stages.
         name: Name of the stage; default: a sensible one.
     """
     return _call.stage("stage.bitext_source", "bitext_source", locals())
@@ -1335,6 +1356,7 @@ def bitext_collator(
     queue_capacity: int | None = None,
     queue_bytes: int | str | None = None,
     overflow_behavior: settings.OverflowBehavior | None = None,
+    skip_limit: settings.SkipLimit | Mapping[str, object] | None = None,
     name: str | None = None,
 ) -> Pipeline:
     """Reads the sentences of batch plans and writes them straight into the slots of the feed, as
@@ -1380,6 +1402,8 @@ def bitext_collator(
         overflow_behavior: (default "BLOCK") What happens when the queue is full, or all slots are
             held. BLOCK: the producer waits; nothing is lost; DROP_NEW: the new record is dropped
             and counted; KEEP_NEWEST: the oldest queued record is dropped and counted.
+        skip_limit: The feed stops, with the reasons, if this stage leaves out more than that of
+            what it counts. Default: as much as `skip_limit` of the feed says, over all stages.
         name: Name of the stage; default: a sensible one.
     """
     return _call.stage("stage.bitext_collator", "bitext_collator", locals())
@@ -1518,8 +1542,8 @@ def sample_source(
         overflow_behavior: (default "BLOCK") What happens when the queue is full, or all slots are
             held. BLOCK: the producer waits; nothing is lost; DROP_NEW: the new record is dropped
             and counted; KEEP_NEWEST: the oldest queued record is dropped and counted.
-        skip_limit: The feed stops, with the reasons, if this stage leaves out more samples than
-            that. Default: as many as `skip_limit` of the feed says, over all stages.
+        skip_limit: The feed stops, with the reasons, if this stage leaves out more than that of
+            what it counts. Default: as much as `skip_limit` of the feed says, over all stages.
         name: Name of the stage; default: a sensible one.
     """
     return _call.stage("stage.sample_source", "sample_source", locals())
@@ -1806,8 +1830,8 @@ def python_source(
         overflow_behavior: (default "BLOCK") What happens when the queue is full, or all slots are
             held. BLOCK: the producer waits; nothing is lost; DROP_NEW: the new record is dropped
             and counted; KEEP_NEWEST: the oldest queued record is dropped and counted.
-        skip_limit: The feed stops, with the reasons, if this stage leaves out more samples than
-            that. Default: as many as `skip_limit` of the feed says, over all stages.
+        skip_limit: The feed stops, with the reasons, if this stage leaves out more than that of
+            what it counts. Default: as much as `skip_limit` of the feed says, over all stages.
         name: Name of the stage; default: a sensible one.
     """
     return _call.stage("stage.python_source", "python_source", locals())
