@@ -97,21 +97,23 @@ enum {
 /* What rf_notice tells. */
 enum {
   RF_NOTICE_WAITS = 1,  /* this member has waited for some seconds because of the trainer named */
-  RF_NOTICE_HELD_UP = 2 /* others have waited for this member, which has just come back */
+  RF_NOTICE_HELD_UP = 2, /* others have waited for this member, which has just come back */
+  RF_NOTICE_LEFT_OUT = 3 /* the feed leaves out 1 % of its data or more: how much, why, and where the
+                            first of it is */
 };
 
 /* Something that the people who run a trainer should hear. All of it ends with the call. */
 typedef struct rf_notice {
   uint32_t struct_size;
-  uint32_t kind;       /* RF_NOTICE_WAITS, RF_NOTICE_HELD_UP */
+  uint32_t kind;       /* RF_NOTICE_WAITS, RF_NOTICE_HELD_UP, RF_NOTICE_LEFT_OUT */
   const char* text;    /* one line of UTF-8 that says all of it and what to do */
   const char* group;   /* RF_NOTICE_WAITS: the consumer group that is waited for; else NULL */
   int32_t member;      /* its member; -1: the group has none who could go on */
   uint32_t pid;        /* process of that member; 0: unknown */
   const char* command; /* its command line as /proc shows it, cut; NULL: unknown */
   uint64_t idle_ms;    /* since it last took a batch or gave one back; 0: unknown */
-  uint64_t waited_ms; /* RF_NOTICE_WAITS: how long this member has waited; else how long others have
-                         waited for it */
+  uint64_t waited_ms; /* RF_NOTICE_WAITS: how long this member has waited; RF_NOTICE_HELD_UP: how long
+                         others have waited for it; else 0 */
   uint32_t held;      /* batches that it holds */
   uint32_t reserved;  /* 0 */
 } rf_notice;
@@ -152,8 +154,10 @@ typedef struct rf_attach_options {
                          NULL: its first one */
   rf_on_notice on_notice; /* NULL: nobody is told. After five seconds of waiting in rf_next because
                              of a consumer group, and then each minute, it is called for each
-                             trainer that is waited for; and when this member comes back after a
-                             pause in which others waited for it */
+                             trainer that is waited for; when this member comes back after a
+                             pause in which others waited for it; and with the next batch when
+                             the feed begins to leave out much of its data, has left out twice
+                             as much, and when this member has attached to such a feed */
   void* notice_user;      /* the first argument of on_notice */
   uint32_t observe;       /* 1: only looks, see rf_next. All that concerns a group must be 0 */
   uint32_t reserved;      /* 0 */

@@ -74,8 +74,8 @@ struct AttachOptions {
   int32_t timeout_ms = 10'000;             // for the feed to appear and to answer; < 0: no limit
   int32_t answer_ms = 0;                   // for its answer; 0: what is left of timeout_ms
   bool observe = false;                    // only looks; then nothing about a group may be given
-  // Called in next() when this trainer waits for another one, or has held others up; see rf_notice.
-  // Throws nothing.
+  // Called in next() when this trainer waits for another one, or has held others up, and when the
+  // feed leaves out much of its data; see rf_notice. Throws nothing.
   std::function<void(const rf_notice&)> on_notice = {};
 };
 

@@ -283,6 +283,7 @@ class Feed(Scope):
         limit_s = self.timeout_s if timeout_s is None else timeout_s
         deadline = None if limit_s is None else time.monotonic() + limit_s
         collected = False
+        self._handle.reads_log = self._log is not None
         self._transfers.forget_finished()
         while True:
             left_ms = _left_ms(deadline)

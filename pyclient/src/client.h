@@ -96,6 +96,8 @@ struct Notices {
   uint32_t given;
 };
 bool for_each_notice(const uint8_t* bytes, size_t count, Notices* notices);
+// Of what the supervisor says without being asked: what the feed leaves out. False: it is not that.
+bool decode_left_out(const uint8_t* bytes, size_t count, char* text, size_t room);
 size_t encode_rejoin(const uint8_t* feed_id, uint32_t output, uint32_t group, uint32_t member,
                      uint64_t epoch, uint64_t id, uint8_t* out, size_t room);
 // False if the bytes are no message. *id: Reply.id, 0 for an event.
@@ -229,12 +231,11 @@ struct rf_feed {
   // Of notices (notices.cc): CLOCK_MONOTONIC, 0: never.
   rf_on_notice on_notice;
   void* notice_user;
-  std::atomic<uint64_t> active_ns;        // the caller was last here
-  std::atomic<uint64_t> waits_since_ns;   // for a batch
-  std::atomic<uint64_t> waits_seen_ns;    // it last waited
-  std::atomic<uint64_t> ask_at_ns;        // for whom it waits, not before
-  std::atomic<uint32_t> answers_awaited;  // of questions who waited for it
-  rf_feed* next_living;                   // in the list of those that leave at exit
+  std::atomic<uint64_t> active_ns;       // the caller was last here
+  std::atomic<uint64_t> waits_since_ns;  // for a batch
+  std::atomic<uint64_t> waits_seen_ns;   // it last waited
+  std::atomic<uint64_t> ask_at_ns;       // for whom it waits, not before
+  rf_feed* next_living;                  // in the list of those that leave at exit
 
   // Of an observer (observe.cc), which has no group, and after it has attached no socket.
   bool observes;

@@ -360,6 +360,20 @@ bool for_each_notice(const uint8_t* bytes, size_t count, Notices* notices) {
   return reply.whole();
 }
 
+bool decode_left_out(const uint8_t* bytes, size_t count, char* text, size_t room) {
+  text[0] = '\0';
+  Reader reply(bytes, count);
+  while (reply.next()) {
+    if (reply.field != 10 || reply.wire != 2) continue;
+    Reader event(reply.data, reply.count);
+    while (event.next()) {
+      if (event.field == 3 && event.wire == 2) event.copy_text(text, room);
+    }
+    if (!event.whole()) return false;
+  }
+  return reply.whole() && text[0] != '\0';
+}
+
 bool decode_reply(const uint8_t* bytes, size_t count, uint64_t* id, AttachReply* reply) {
   memset(reply, 0, sizeof *reply);
   *id = 0;

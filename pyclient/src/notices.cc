@@ -23,7 +23,7 @@ bool ask_supervisor(const rf_feed* feed, uint64_t waited_ms) {
 
 void say(const void* of, const rf_notice& notice, const char* text, char* out, size_t room) {
   const auto* const feed = static_cast<const rf_feed*>(of);
-  if (notice.kind == RF_NOTICE_HELD_UP) {
+  if (notice.kind != RF_NOTICE_WAITS) {
     snprintf(out, room, "feed %s: %s", feed->name, text);
     return;
   }
@@ -36,14 +36,11 @@ void say(const void* of, const rf_notice& notice, const char* text, char* out, s
 
 // relaxed, all in this file: times of this process alone, which decide when something is said.
 
-bool note_return(rf_feed* feed) {
-  if (feed->on_notice == nullptr) return false;
+void note_return(rf_feed* feed) {
+  if (feed->on_notice == nullptr) return;
   const uint64_t now = now_ns();
   const uint64_t before = feed->active_ns.exchange(now, std::memory_order_relaxed);
-  if (before != 0 && now - before > kLongNs && now > before && ask_supervisor(feed, 0)) {
-    feed->answers_awaited.store(1, std::memory_order_relaxed);
-  }
-  return feed->answers_awaited.load(std::memory_order_relaxed) != 0;
+  if (before != 0 && now - before > kLongNs && now > before) ask_supervisor(feed, 0);
 }
 
 void note_wait(rf_feed* feed) {
@@ -69,7 +66,6 @@ void note_wait(rf_feed* feed) {
 void note_batch(rf_feed* feed) { feed->waits_since_ns.store(0, std::memory_order_relaxed); }
 
 void note_notices(rf_feed* feed, const uint8_t* bytes, size_t count) {
-  feed->answers_awaited.store(0, std::memory_order_relaxed);
   if (feed->on_notice == nullptr) return;
   const uint64_t now = now_ns();
   const uint64_t since = feed->waits_since_ns.load(std::memory_order_relaxed);
@@ -77,6 +73,21 @@ void note_notices(rf_feed* feed, const uint8_t* bytes, size_t count) {
       feed->on_notice, feed->notice_user, say, feed, since == 0 ? 0 : (now - since) / 1'000'000, 0};
   for_each_notice(bytes, count, &notices);
   if (notices.given != 0) feed->ask_at_ns.store(now + kNoticeAgainNs, std::memory_order_relaxed);
+}
+
+bool note_left_out(const rf_feed* feed, const uint8_t* bytes, size_t count) {
+  char text[3072];
+  if (!decode_left_out(bytes, count, text, sizeof text)) return false;
+  if (feed->on_notice == nullptr) return true;
+  char line[sizeof text + 128];
+  rf_notice notice{};
+  notice.struct_size = sizeof notice;
+  notice.kind = RF_NOTICE_LEFT_OUT;
+  notice.member = -1;
+  say(feed, notice, text, line, sizeof line);
+  notice.text = line;
+  feed->on_notice(feed->notice_user, &notice);
+  return true;
 }
 
 }  // namespace ringfeed::client

@@ -26,6 +26,7 @@ constexpr uint64_t kAbandonedNs = 5'000'000'000;
 void note_answer(rf_feed* feed, const uint8_t* bytes, size_t count) {
   uint64_t of = 0;
   if (decode_id(bytes, count, &of) && of == kWaitId) return note_notices(feed, bytes, count);
+  if (of == 0 && note_left_out(feed, bytes, count)) return;
   auto* reply = static_cast<AttachReply*>(calloc(1, sizeof(AttachReply)));
   uint64_t id = 0;
   if (reply != nullptr && decode_reply(bytes, count, &id, reply) && id == kRejoinId &&
@@ -159,7 +160,8 @@ extern "C" rf_status rf_next(rf_feed* feed, int64_t timeout_ms, rf_batch* batch)
   if (feed->pid != getpid()) return forked(feed);
   const User user(feed);
   if (!user) return detached(feed);
-  if (note_return(feed)) hear_supervisor(feed);
+  note_return(feed);
+  if (feed->on_notice != nullptr && !feed->observes) hear_supervisor(feed);
   const Deadline deadline = Deadline::after(timeout_ms);
   for (;;) {
     // acquire: the value is older than the look below, so a batch published after the look has

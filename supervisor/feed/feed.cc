@@ -35,6 +35,7 @@ constexpr std::uint64_t kLossesMs = 500;
 // People should know of such a share, once there are so many samples.
 constexpr double kLossesShare = 0.01;
 constexpr std::uint64_t kLossesAfter = 1000;
+constexpr std::size_t kLeftOutBytes = 2000;  // of what trainers are told; they have room for it
 // A feed that is over ends this soon after the last batch has been given back.
 constexpr std::uint64_t kLingerTickMs = 10;
 // Groups that join or leave are looked at this often: lanes answer between two steps.
@@ -725,11 +726,25 @@ void Feed::look_at_losses() {
   if (const std::string over = losses_.over_limit(run_.config); !over.empty()) return fail(over);
   const Losses::Share* const whole = losses_.largest(kLossesAfter);
   if (whole == nullptr || whole->value() < kLossesShare) return;
-  const std::string text = losses_.text_of(*whole);
-  problems_["losses"].text = text;
+  left_out_ = losses_.text_of(*whole);
+  problems_["losses"].text = left_out_;
   if (losses_.left_out() < losses_told_at_) return;
   losses_told_at_ = 2 * losses_.left_out();
-  event(metrics::Level::kWarn, "samples_left_out", "what=" + in_quotes(text));
+  event(metrics::Level::kWarn, "samples_left_out", "what=" + in_quotes(left_out_));
+  for (const std::unique_ptr<Output>& output : outputs_) {
+    for (const control::ConnectionId connection : output->trainers.connections()) {
+      tell_left_out(connection);
+    }
+  }
+}
+
+// Whoever trains on the rest hears it at the next batch.
+void Feed::tell_left_out(control::ConnectionId connection) {
+  if (left_out_.empty() || !server_) return;
+  Reply reply;
+  reply.set_id(0);
+  reply.mutable_event()->set_left_out(left_out_.substr(0, kLeftOutBytes));
+  server_->send(connection, reply);
 }
 
 // At the end of a run: how many rows came, and how many did not.

@@ -164,6 +164,7 @@ class Feed {
   [[nodiscard]] std::string counts_text() const;
   void count_losses();
   void look_at_losses();
+  void tell_left_out(control::ConnectionId connection);
   void tell_losses();
   [[nodiscard]] bool totals_awaited();
   [[nodiscard]] std::string totals_text() const;
@@ -270,6 +271,7 @@ class Feed {
   Losses losses_;
   std::uint64_t losses_looked_ms_ = 0;
   std::uint64_t losses_told_at_ = 0;  // so many samples left out are said next
+  std::string left_out_;              // what trainers are told of them; "": they are few
   metrics::Looker looker_;
   metrics::History history_;
   metrics::Texts texts_;

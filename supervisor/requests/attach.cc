@@ -66,6 +66,9 @@ void Feed::answer_attach(control::ConnectionId connection, const Request& reques
     throw;
   }
   if (!told && !attached_before) take_back();
+  for (const std::unique_ptr<Output>& output : outputs_) {
+    if (told && !attached_before && output->trainers.has(connection)) tell_left_out(connection);
+  }
   // Lanes are asked only after the answer is on its way.
   advance_groups();
 }
@@ -99,6 +102,7 @@ bool Feed::on_rejoin(control::ConnectionId connection, const Request& request, R
   const std::uint32_t output = request.rejoin().output();
   if (output < outputs_.size()) {
     outputs_[output]->trainers.rejoin(*server_, connection, request.rejoin(), reply);
+    if (outputs_[output]->trainers.has(connection)) tell_left_out(connection);
   } else {
     reply.set_error(Reply::NO_SUCH_GROUP);
     reply.set_text(fmt::format("feed '{}' has no output {}", run_.config.feed(), output));

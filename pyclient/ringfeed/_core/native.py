@@ -12,6 +12,7 @@ import ctypes
 import functools
 import logging
 import os
+import threading
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -67,8 +68,13 @@ class _Notice(ctypes.Structure):
 _OnNotice = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.POINTER(_Notice))
 
 
+_NOTICE_LEFT_OUT = 3
+_calling = threading.local()  # reads_log: of the handle whose rf_next this thread is in
+
+
 def _tell(_user: Any, notice: Any) -> None:
-    _log.warning("%s", notice.contents.text.decode(errors="replace"))
+    if notice.contents.kind != _NOTICE_LEFT_OUT or not _calling.reads_log:
+        _log.warning("%s", notice.contents.text.decode(errors="replace"))
 
 
 _on_notice = _OnNotice(_tell)
@@ -354,7 +360,10 @@ class Handle:
         raw: The rf_feed pointer.
         closed: Has close() been called?
         finished: Closed without an exception, or at the end of the feed.
+        reads_log: Somebody passes on the log of the feed, which says what is left out.
     """
+
+    reads_log = False
 
     def __init__(self) -> None:
         # Filled in by C and owned from that moment on.
@@ -440,6 +449,7 @@ class Handle:
     def next(self, timeout_ms: int, again: Lease | None = None) -> tuple[int, str, Lease | None]:
         """One call of rf_next: (status, text, lease), in a lease that claims nothing any more."""
         lease = Lease(self) if again is None or again.handle is not self else again
+        _calling.reads_log = self.reads_log
         status: int = _library.rf_next(self.raw, timeout_ms, lease._pointer)
         if status != OK:
             self.finished = self.finished or status == END

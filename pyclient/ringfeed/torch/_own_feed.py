@@ -250,6 +250,7 @@ class OwnFeed:
                 raise error
             return None
         with self._posting:
+            handle.reads_log = True
             self.handle = self._ends["handle"] = handle
         return handle
 

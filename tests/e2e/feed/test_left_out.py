@@ -13,7 +13,7 @@ import pytest
 
 import ringfeed
 import ringfeed.pipeline as rp
-from tests.support.feeds.feed_run import FeedRun
+from tests.support.feeds.feed_run import FeedRun, wait_until
 
 MODULE = """
 def faulty(sample):
@@ -84,6 +84,51 @@ def test_the_end_of_a_feed_that_somebody_else_runs_is_said_too(
     assert said(caplog)[-1] == (
         "feed away: the run is over: 70 rows came, 30 samples were left out: lines: 30 no_json"
     )
+
+
+def test_an_attached_trainer_hears_of_it_with_its_next_batch(
+    make_run: Callable[..., FeedRun], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whose log is somebody else's. An endless run has no end at which it could be said."""
+    path = write(tmp_path / "a.jsonl", 2000, 25)
+    text = batches(pipeline(path)).feed("away").text()
+    run = make_run(feed="away", pipeline=text.replace("{", "{{").replace("}", "}}")).start()
+
+    def attach(group: str) -> ringfeed.Feed:
+        return ringfeed.attach(
+            "away", group=group, socket_dir=run.sockets, attach_timeout_s=60, timeout_s=60
+        )
+
+    def is_known() -> bool:
+        status = run.status()
+        return any("left out" in problem for problem in (status or {}).get("problems", []))
+
+    with attach("early") as early:
+        early.next().release()
+        wait_until(is_known, "what is left out to be a problem of the feed")
+        caplog.clear()
+        early.next().release()
+        (warning,) = [one for one in caplog.records if "left out" in one.getMessage()]
+        assert warning.levelno == logging.WARNING and warning.name == "ringfeed"
+        for words in ("feed away: ", "% of all samples", "no_json", f"{path}, offset 0"):
+            assert words in warning.getMessage()
+        caplog.clear()
+        with attach("late") as late:
+            late.next().release()
+            assert [one for one in said(caplog) if "% of all samples are left out" in one]
+
+
+def test_whoever_has_started_the_feed_hears_of_it_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """From the log, which the loader reads; not from the supervisor's message as well."""
+    path = write(tmp_path / "a.jsonl", 2000, 25)
+    with batches(pipeline(path)).feed("f").start() as loader:
+        while not any("samples_left_out" in line for line in said(caplog)):
+            loader.next(30)
+        loader.next(30)
+    lines = [line for line in said(caplog) if "% of all samples" in line]
+    assert lines and all("samples_left_out" in line for line in lines)
 
 
 def test_the_end_of_a_run_without_losses_is_no_warning(

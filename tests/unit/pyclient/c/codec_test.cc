@@ -131,6 +131,27 @@ TEST(WaitCodec, AsksAndHearsForWhomItWaits) {
                                             "1 gone -1 0 0 0 <>", "2 - -1 0 0 0 <two waited>"));
 }
 
+// What the supervisor says by itself: what is left out, or another state, which is no notice.
+TEST(NoticeCodec, ReadsWhatIsLeftOut) {
+  Reply reply;
+  reply.set_id(0);
+  reply.mutable_event()->set_state(StatusReply::DRAINING);
+  reply.mutable_event()->set_reason("a test says so");
+  char text[64];
+  const auto is_one = [&] {
+    const std::string message = reply.SerializeAsString();
+    return decode_left_out(reinterpret_cast<const std::uint8_t*>(message.data()), message.size(),
+                           text, sizeof text);
+  };
+  EXPECT_FALSE(is_one());
+  reply.mutable_event()->set_left_out("5 % of all samples");
+  EXPECT_TRUE(is_one());
+  EXPECT_STREQ(text, "5 % of all samples");
+  reply.mutable_event()->set_left_out(std::string(100, 'x'));
+  EXPECT_TRUE(is_one());
+  EXPECT_EQ(std::string(text), std::string(sizeof text - 1, 'x')) << "cut to the room there is";
+}
+
 Reply full_reply() {
   Reply reply;
   reply.set_id(5);
