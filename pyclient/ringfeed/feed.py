@@ -46,9 +46,14 @@ _VERDICT_S, _LOOK_S = 2.0, 0.001
 
 _log = logging.getLogger("ringfeed")
 
+# As supervisor/feed/losses.cc: sums of others, and files that were not meant to be read; and losses
+# by another name.
 _SKIPPED = "skipped_"
-# Sums of others, and files that were not meant to be read; as supervisor/feed/losses.cc.
 _NO_LOSSES = ("skipped_files", "skipped_extension")
+_LOSSES = (
+    *("chunks_damaged", "directions_missing", "frames_skipped", "plans_damaged"),
+    *("row_groups_damaged", "rows_damaged", "rows_too_large", "sequences_skipped", "tar_problems"),
+)
 
 
 def losses_in(totals: dict[str, Any]) -> tuple[int, list[tuple[str, str, int]]]:
@@ -69,7 +74,8 @@ def losses_in(totals: dict[str, Any]) -> tuple[int, list[tuple[str, str, int]]]:
         reasons += [
             (stage["name"], name.removeprefix(_SKIPPED), value)
             for name, value in counters.items()
-            if name.startswith(_SKIPPED) and name not in _NO_LOSSES and value
+            if name in _LOSSES or (name.startswith(_SKIPPED) and name not in _NO_LOSSES)
+            if value
         ]
     return rows, sorted(reasons, key=lambda one: -one[2])
 

@@ -152,7 +152,11 @@ def test_sequences_of_chess(
 
 @pytest.mark.parametrize("share, fails", [(0.3, True), (0.4, False)])
 def test_directions_of_parallel_text(
-    make_run: MakeRun, tmp_path: Path, share: float, fails: bool
+    make_run: MakeRun,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    share: float,
+    fails: bool,
 ) -> None:
     directory = tmp_path / "text"
     directory.mkdir()
@@ -167,3 +171,5 @@ def test_directions_of_parallel_text(
     assert bool(why) is fails, run.text()
     if fails:
         assert "1 of 3 directions of stage 'bitext' were left out" in why
+    else:
+        assert "1 samples were left out: bitext: 1 directions_missing" in caplog.text
