@@ -65,9 +65,11 @@ std::vector<Problem> batch_column_problems(std::span<const BatchField> fields, b
     take(path + ".name", field.name);
     if (!dtype) {
       problems.push_back(
-          {path + ".dtype", fmt::format("dtype is \"{}\"; give one as NumPy names it, such as "
-                                        "float32 or int64, or text or bytes",
-                                        field.dtype)});
+          {path + ".dtype",
+           fmt::format("{}; give one as NumPy names it, such as float32 or int64, "
+                       "or text or bytes",
+                       field.dtype.empty() ? "it has no dtype"
+                                           : fmt::format("dtype is \"{}\"", field.dtype))});
       continue;
     }
     if (!is_array(*dtype)) {

@@ -16,6 +16,7 @@
 #include "workers/io/npy_file.h"
 #include "workers/kit/shuffle.h"
 #include "workers/kit/stage_help.h"
+#include "workers/samples/sample_facts.h"
 
 namespace ringfeed {
 namespace {
@@ -190,6 +191,14 @@ StageType index_source_type() {
   type.counters = {
       {"samples", "Samples output."},
       {"epochs", "Epochs that have been put out."},
+  };
+  type.facts = [](const StageView& stage, PortFacts& outputs) {
+    outputs["output"].set(kTypedFields,
+                          {{.name = "index",
+                            .dtype = SampleDtype::kInt64,
+                            .shape = std::vector<std::uint32_t>(),
+                            .declared = false,
+                            .place = fmt::format("stage '{}'", stage.config.name())}});
   };
   type.problems = index_problems;
   type.nodes = [](const StageView& stage) {

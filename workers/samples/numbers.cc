@@ -94,12 +94,9 @@ bool put_whole(double value, T& to) {
   return true;
 }
 
-// Floats stay of their type: that some of them are the same in a narrower one is chance.
 template <typename From, typename To>
-constexpr bool kStays = std::is_same_v<From, To> ||
-                        (!std::is_same_v<To, bool> &&
-                         !(kIsFloat<From> && kIsFloat<To>)&&!(std::is_same_v<From, bool> &&
-                                                              kIsFloat<To>));
+constexpr bool kStays = std::is_same_v<From, To> || (!std::is_same_v<To, bool> &&
+                                                     !(std::is_same_v<From, bool> && kIsFloat<To>));
 
 template <bool kExact, typename From, typename To>
 bool convert(std::span<const std::byte> numbers, std::vector<std::byte>& to) {
@@ -122,7 +119,7 @@ bool convert(std::span<const std::byte> numbers, std::vector<std::byte>& to) {
         const double value = real_of(from);
         out = real_as<To>(value);
         if (std::isinf(real_of(out)) && !std::isinf(value)) return false;
-        if constexpr (kExact) {
+        if constexpr (kExact && !kIsFloat<From>) {
           From back{};
           if (!put_whole(real_of(out), back) || back != from) return false;
         }

@@ -26,10 +26,13 @@ namespace ringfeed {
                                    SampleDtype dtype, std::vector<std::byte>& to);
 
 // Whether numbers of one type may be taken for those of another as long as none of them changes:
-// whole ones for others and for floats, floats for whole ones, truth values for whole ones.
+// whole ones for others and for floats, floats for whole ones, truth values for whole ones. Floats
+// are taken for floats of any size: what is written 0.1 is in none of them, but next to one of
+// each.
 [[nodiscard]] bool can_stay(SampleDtype from, SampleDtype to) noexcept;
 
-// As convert_numbers(), without any rounding. False: a number would change, or can_stay() says no.
+// As convert_numbers(), but rounds nothing other than floats. False: a number would change, or a
+// finite one become infinite, or can_stay() says no.
 [[nodiscard]] bool convert_exactly(std::span<const std::byte> numbers, SampleDtype from,
                                    SampleDtype dtype, std::vector<std::byte>& to);
 

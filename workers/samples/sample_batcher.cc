@@ -22,8 +22,24 @@ namespace {
 constexpr std::uint32_t kRowsPerStep = 128;
 constexpr std::uint64_t kRowBytesPerStep = 128 * kKiB;
 
-BatchColumns columns_of(const SampleBatcherConfig& config) {
-  return {batch_fields(config.fields()), config.batch_size(), config.lineage()};
+std::vector<BatchField> fields_of(const StageView& stage) {
+  return with_facts(batch_fields(stage.config.sample_batcher().fields()),
+                    stage.links.input("input"));
+}
+
+BatchColumns columns_of(const StageView& stage) {
+  const SampleBatcherConfig& own = stage.config.sample_batcher();
+  return {fields_of(stage), own.batch_size(), own.lineage()};
+}
+
+std::vector<Problem> batcher_problems(const StageView& stage) {
+  const SampleBatcherConfig& own = stage.config.sample_batcher();
+  const std::vector<BatchField> fields = fields_of(stage);
+  std::vector<Problem> problems =
+      batch_column_problems(fields, own.has_batch_size(), own.lineage());
+  const std::vector<Problem> of_types = type_problems(fields, stage.links.input("input"));
+  problems.insert(problems.end(), of_types.begin(), of_types.end());
+  return problems;
 }
 
 //   input    samples
@@ -38,7 +54,7 @@ class SampleBatcher final : public Stage {
   };
 
   explicit SampleBatcher(const StageContext& context)
-      : columns_(columns_of(context.config.sample_batcher())),
+      : columns_(columns_of(context.view())),
         state_([this] {
           StateLayout layout;
           return State(layout, columns_.texts);
@@ -205,22 +221,17 @@ StageType sample_batcher_type() {
       {"skipped_wrong_shape", "Samples with a field of another shape."},
       {"skipped_too_large", "Samples with text or bytes that no batch has room for."},
   });
-  type.problems = [](const StageView& stage) {
-    const SampleBatcherConfig& own = stage.config.sample_batcher();
-    return batch_column_problems(batch_fields(own.fields()), own.has_batch_size(), own.lineage());
-  };
+  type.problems = batcher_problems;
   type.wishes = [](const StageView& stage, PortFacts& inputs) {
-    const SampleBatcherConfig& own = stage.config.sample_batcher();
-    const std::vector<BatchField> fields = batch_fields(own.fields());
-    if (!batch_column_problems(fields, own.has_batch_size(), own.lineage()).empty()) return;
-    inputs["input"].set(kBatchWish, {stage.config.name(), columns_of(own).all});
+    if (!batcher_problems(stage).empty()) return;
+    inputs["input"].set(kBatchWish, {stage.config.name(), columns_of(stage).all});
   };
   type.batch = [](const StageView& stage, BatchSchema& schema) {
-    describe_columns(columns_of(stage.config.sample_batcher()), schema);
+    describe_columns(columns_of(stage), schema);
   };
   type.nodes = [](const StageView& stage) {
     const SampleBatcherConfig& own = stage.config.sample_batcher();
-    const BatchColumns columns = columns_of(own);
+    const BatchColumns columns = columns_of(stage);
     NodeSpec node;
     StateLayout layout;
     (void)SampleBatcher::State(layout, columns.texts);

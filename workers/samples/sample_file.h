@@ -138,6 +138,8 @@ struct SamplePart {
   std::uint64_t end = 0;    // and before this
   std::uint64_t file_bytes = 0;
   std::uint64_t cursor = 0;
+  // Where the configuration names no fields: as what those of a tar are wanted.
+  std::vector<WantedField> numbers = {};
 };
 // The file cannot be read at all: kDamaged; kNotFound: it lacks a field; kUnsupported: a field is
 // of another type; others: it, or this program, is not as it has to be.

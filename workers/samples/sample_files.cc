@@ -10,6 +10,7 @@
 #include "workers/kit/shuffle.h"
 #include "workers/kit/stage_help.h"
 #include "workers/samples/file_parts.h"
+#include "workers/samples/sample_facts.h"
 #include "workers/samples/sample_file.h"
 
 namespace ringfeed {
@@ -137,8 +138,12 @@ StepStatus SampleFiles::hand_out(Step& step) noexcept {
   // What is not there at all is said by the lane that reads it.
   const bool there = fd && ::fstat(fd->get(), &file) == 0;
   const auto bytes = there ? static_cast<std::uint64_t>(file.st_size) : 0;
-  const bool whole = begin == 0 && !(there && can_be_divided(context_.config.sample_source(), path,
-                                                             std::move(*fd)));
+  const auto is_divided = [&] {
+    return can_be_divided(
+        with_wishes(context_.config.sample_source(), context_.links.output("output")), path,
+        std::move(*fd));
+  };
+  const bool whole = begin == 0 && !(there && is_divided());
   const bool last = whole || begin + block_bytes_ >= bytes;
   const std::uint64_t version = begin != 0                       ? step.load(state_.version)
                                 : there && cached_.is_copy(path) ? version_of(file)

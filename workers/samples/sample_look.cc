@@ -46,7 +46,8 @@ std::string WholeFile::place_text(std::uint64_t place) const {
   return fmt::format("{} {}", rows ? "row" : "byte", place);
 }
 
-Result<WholeFile> open_whole(const SampleSourceConfig& config, const std::string& path) {
+Result<WholeFile> open_whole(const SampleSourceConfig& config, const std::string& path,
+                             std::vector<WantedField> numbers) {
   Result<shm::Fd> fd = shm::open_regular(path);
   if (!fd) return fd.error();
   struct stat info {};
@@ -60,7 +61,9 @@ Result<WholeFile> open_whole(const SampleSourceConfig& config, const std::string
                   .packing = *packing,
                   .begin = 0,
                   .end = formats::ByteStream::kToEnd,
-                  .file_bytes = file.bytes};
+                  .file_bytes = file.bytes,
+                  .cursor = 0,
+                  .numbers = std::move(numbers)};
   if (Status named = packed_as_named(path, file.format, part); !named) return named.error();
   Result<std::unique_ptr<SampleFile>> samples =
       open_sample_file(config, file.format, std::move(part));

@@ -25,9 +25,10 @@ struct WholeFile {
   // "byte 812", "row 3": a place of SampleFile::Item.
   [[nodiscard]] std::string place_text(std::uint64_t place) const;
 };
-// Errors are those of shm::open_regular() and open_sample_file().
+// `numbers`: as SamplePart. Errors are those of shm::open_regular() and open_sample_file().
 [[nodiscard]] Result<WholeFile> open_whole(const SampleSourceConfig& config,
-                                           const std::string& path);
+                                           const std::string& path,
+                                           std::vector<WantedField> numbers = {});
 
 // The fields of an item that is a sample; until the next call, or that of SampleFile::next().
 class ItemFields {

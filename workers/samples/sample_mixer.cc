@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ringfeed/worker/stage.h"
@@ -173,6 +174,14 @@ StageType sample_mixer_type() {
     for (int i = 0; i < stage.config.sample_mixer().input_size(); ++i) {
       inputs.push_back({port_name(i), "samples"});
     }
+  };
+  type.facts = [](const StageView& stage, PortFacts& outputs) {
+    TypedFields all;
+    for (int i = 0; i < stage.config.sample_mixer().input_size(); ++i) {
+      const TypedFields of_input = stage.links.input(port_name(i)).said.get(kTypedFields);
+      all.insert(all.end(), of_input.begin(), of_input.end());
+    }
+    if (!all.empty()) outputs["output"].set(kTypedFields, std::move(all));
   };
   type.wishes = [](const StageView& stage, PortFacts& inputs) {
     for (int i = 0; i < stage.config.sample_mixer().input_size(); ++i) {

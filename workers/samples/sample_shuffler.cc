@@ -148,6 +148,10 @@ StageType sample_shuffler_type() {
        .capacity = {.setting = "size"}},
       {"bytes_held", "Bytes of these samples.", kGauge},
   };
+  type.facts = [](const StageView& stage, PortFacts& outputs) {
+    const TypedFields* const known = stage.links.input("input").said.find(kTypedFields);
+    if (known != nullptr) outputs["output"].set(kTypedFields, *known);
+  };
   type.wishes = [](const StageView& stage, PortFacts& inputs) {
     pass_on_batch_wish(stage.links, "input", inputs);
   };

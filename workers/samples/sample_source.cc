@@ -18,6 +18,7 @@
 #include "workers/kit/resumed_split.h"
 #include "workers/kit/stage_help.h"
 #include "workers/samples/file_parts.h"
+#include "workers/samples/sample_facts.h"
 #include "workers/samples/sample_file.h"
 #include "workers/samples/sample_files.h"
 #include "workers/samples/source_look.h"
@@ -62,7 +63,7 @@ class SampleReader final : public Stage {
   [[nodiscard]] StepStatus put_item(Step& step, const SampleFile::Item& item) noexcept;
 
   StageContext context_;
-  const SampleSourceConfig& config_;
+  const SampleSourceConfig config_;  // with what the next stages wish
   State state_;
   InPort in_;
   OutPort out_;
@@ -104,7 +105,7 @@ constexpr std::uint64_t kBytesPerStep = kMiB;
 
 SampleReader::SampleReader(const StageContext& context)
     : context_(context),
-      config_(context.config.sample_source()),
+      config_(with_wishes(context.config.sample_source(), context.links.output("output"))),
       state_([] {
         StateLayout layout;
         return State(layout);
@@ -210,6 +211,7 @@ StepStatus SampleReader::open(Step& step, std::uint64_t cursor) noexcept {
                   .end = part_.end,
                   .file_bytes = part_.file_bytes,
                   .cursor = cursor};
+  if (config_.fields_size() == 0) part.numbers = wanted_numbers(context_.links.output("output"));
   if (Status named = packed_as_named(path_, format, part); !named) {
     return refuse(reason_of(named.error()), named.error().message());
   }
@@ -424,9 +426,11 @@ std::vector<NodeSpec> source_nodes(const StageView& stage) {
 
 std::vector<Problem> source_problems(const StageView& stage) {
   std::vector<Problem> problems;
-  int index = 0;
-  for (const SampleFieldConfig& field : stage.config.sample_source().fields()) {
-    const std::string path = fmt::format("fields[{}]", index++);
+  const SampleSourceConfig all =
+      with_wishes(stage.config.sample_source(), stage.links.output("output"));
+  for (int i = 0; i < stage.config.sample_source().fields_size(); ++i) {
+    const SampleFieldConfig& field = all.fields(i);
+    const std::string path = fmt::format("fields[{}]", i);
     if (field.name().empty()) problems.push_back({path, "it has no name; add name: \"...\""});
     if (field.has_dtype() && !dtype_named(field.dtype())) {
       problems.push_back(
@@ -480,6 +484,10 @@ StageType sample_source_type() {
       {"skipped_wrong_type",
        "Samples, or parts of files, with a field that cannot be of the wanted type."},
       {"skipped_too_large", "Lines and samples that are too long."},
+  };
+  type.facts = [](const StageView& stage, PortFacts& outputs) {
+    TypedFields typed = typed_fields(stage);
+    if (!typed.empty()) outputs["output"].set(kTypedFields, std::move(typed));
   };
   type.problems = source_problems;
   type.nodes = source_nodes;

@@ -78,10 +78,11 @@ class SourceLook {
  public:
   SourceLook(const StageView& stage, const FilesFound& found, Clock::time_point until)
       : stage_(stage),
-        config_(stage.config.sample_source()),
+        config_(with_wishes(stage.config.sample_source(), stage.links.output("output"))),
         batch_(stage.links.output("output").said.find(kBatchWish)),
         found_(found),
         until_(until) {
+    if (config_.fields_size() == 0) numbers_ = wanted_numbers(stage.links.output("output"));
     shm::RingGeometry ring{};
     ring.capacity_bytes = shm::align_up(
         output_spec(config_, "samples", 4 * kMiB, UnitRule::kFollow).queue_bytes, shm::kPageBytes);
@@ -160,7 +161,7 @@ class SourceLook {
 
   void look_into(const std::string& path) {
     const std::string name = shown(path);
-    Result<WholeFile> file = open_whole(config_, path);
+    Result<WholeFile> file = open_whole(config_, path, numbers_);
     if (!file) {
       ++look_.files_looked_at;
       not_opened_[file.error().message()].push_back(name);
@@ -332,7 +333,8 @@ class SourceLook {
   }
 
   const StageView& stage_;
-  const SampleSourceConfig& config_;
+  const SampleSourceConfig config_;  // with what the next stages wish
+  std::vector<WantedField> numbers_;
   const BatchWish* batch_;  // null: it is not known what becomes of the samples
   const FilesFound& found_;
   Clock::time_point until_;

@@ -86,6 +86,7 @@ class TarSamples final : public SampleFile {
  public:
   TarSamples(const SampleSourceConfig& config, SamplePart part, std::uint64_t file_bytes)
       : wanted_(wanted_fields(config)),
+        as_numbers_(std::move(part.numbers)),
         window_(config.group() == SampleSourceConfig::BY_KEY ? config.group_window() : 1),
         left_(part.cursor),
         cursor_(part.cursor),
@@ -372,12 +373,25 @@ class TarSamples final : public SampleFile {
         {.name = kKeyField, .dtype = SampleDtype::kText, .data = bytes_of(group.key)});
     if (!packed_) contents_.resize(std::max(contents_.size(), group.members.size()));
     if (wanted_.empty()) {
+      numbers_.resize(group.members.size());
       for (std::size_t i = 0; i < group.members.size(); ++i) {
         std::span<const std::byte> content;
         if (Status got = content_of(group, i, content); !got) return got;
-        fields_.push_back(
-            {.name = group.members[i].field, .dtype = SampleDtype::kBytes, .data = content});
+        const Group::Member& member = group.members[i];
+        const auto number = std::ranges::find(as_numbers_, member.field, &WantedField::name);
+        SampleField field{
+            .name = member.field,
+            .dtype = number != as_numbers_.end() ? *number->dtype : SampleDtype::kBytes,
+            .data = content};
+        if (!converted(field, numbers_[i])) {
+          return refuse(
+              SampleFault::kWrongType,
+              fmt::format("member '{}' is not {}", member.member.name, dtype_name(field.dtype)));
+        }
+        fields_.push_back(field);
       }
+      item.fields = fields_;
+      return {};
     }
     numbers_.resize(wanted_.size());
     for (std::size_t w = 0; w < wanted_.size(); ++w) {
@@ -487,9 +501,10 @@ class TarSamples final : public SampleFile {
   }
 
   std::vector<WantedField> wanted_;
-  std::size_t window_;    // groups that are open at once
-  std::uint64_t left_;    // items that are out already
-  std::uint64_t cursor_;  // of the item that comes next
+  std::vector<WantedField> as_numbers_;  // without these: members that are written numbers
+  std::size_t window_;                   // groups that are open at once
+  std::uint64_t left_;                   // items that are out already
+  std::uint64_t cursor_;                 // of the item that comes next
   bool packed_;
   shm::Fd fd_;
   std::optional<formats::TarWalk> walk_;

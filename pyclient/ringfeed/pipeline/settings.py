@@ -461,8 +461,9 @@ class SampleField(Message):
     Args:
         name: Its name in the data: a member of a JSON object, an array of a zip, a column of a
             table. Required.
-        dtype: Type, as NumPy names it, or `text` or `bytes`. Default: as it is in the data. Numbers
-            are converted; a sample whose number the type cannot hold is skipped
+        dtype: Type, as NumPy names it, or `text` or `bytes`. Default: as the batcher has it that
+            reads the samples, straight or through shufflers and mixers; else as it is in the data.
+            Numbers are converted; a sample whose number the type cannot hold is skipped
             (`skipped_wrong_type`).
         as_: Its name in the sample; default: the same.
         default: What it is where the data lacks it, or has null: a number, or an array of numbers,
@@ -492,8 +493,11 @@ class BatchField(Message):
 
     Args:
         name: The sample's field, and the array's name. Required.
-        dtype: Type, as NumPy names it, or `text` or `bytes`. Required.
-        shape: Shape of a row; none: a number. Not of text and bytes.
+        dtype: Type, as NumPy names it, or `text` or `bytes`. Required; but a sample_batcher goes by
+            what the source of its samples says in its `fields`. If both say a type, this one has to
+            hold all values of the other.
+        shape: Shape of a row; none: a number, or in a sample_batcher what the source's `default`
+            has. Not of text and bytes.
         bytes_max: (1 KiB to 1 TiB, default 1 MiB) Of text and bytes: the most that all rows of a
             batch have together. A batch of sample_batcher that comes to it has fewer rows.
     """

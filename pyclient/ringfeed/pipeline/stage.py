@@ -1442,12 +1442,12 @@ def sample_source(
       of data other than text.
     - tars: members that follow each other and have the same name up to its first dot are one
       sample. The rest of the name, in small letters, is the name of the field, which is bytes; with
-      `dtype: "text"` text, with a numeric one the number that is written there. The field `__key__`
-      is the name up to the dot. Sparse members come with their holes. What is of no sample (a name
-      without a dot, a link, a device) is counted, `skipped_members`; directories are not. Tars that
-      are joined (`cat a.tar b.tar`) are read one after the other. A damaged member costs its
-      sample, which is counted once; if the damage does not say whose it was, the samples before and
-      behind it go too, but for those that have all `fields`.
+      `dtype: "text"` text, with a numeric one (here, or in the batcher) the number that is written
+      there. The field `__key__` is the name up to the dot. Sparse members come with their holes.
+      What is of no sample (a name without a dot, a link, a device) is counted, `skipped_members`;
+      directories are not. Tars that are joined (`cat a.tar b.tar`) are read one after the other. A
+      damaged member costs its sample, which is counted once; if the damage does not say whose it
+      was, the samples before and behind it go too, but for those that have all `fields`.
     - packing: told by the first bytes, not by the name. Members of a packed file follow each other,
       with zeros between them or not. Every checksum is compared; samples that had gone out by then
       are counted, `samples_in_doubt`, or none goes out with `verify: BEFORE`.
@@ -1607,7 +1607,8 @@ def sample_batcher(
     - types: a field of another type is converted where no value changes: whole numbers to others
       that hold them, and to floats up to 2^53 (float64) or 2^24 (float32), whole floats to
       integers, booleans to integers (0 and 1), text to bytes, bytes that are UTF-8 to text. An
-      array without elements is JSON in a column of text. Floats stay of their type.
+      array without elements is JSON in a column of text. Floats are rounded to floats of another
+      size.
     - skips: `skipped_missing_field`, `skipped_wrong_type` and `skipped_wrong_shape` say which
       field, what it has and what it should have; `skipped_too_large` is text or bytes beyond
       `bytes_max`.

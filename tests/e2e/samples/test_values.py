@@ -273,10 +273,12 @@ def test_batches_take_numbers_whose_values_do_not_change(read: Read) -> None:
         "field 'x' is int64, not float64, which does not hold its value as it is: "
         'say dtype: "float64" of it in the source' in log
     )
-    # Floats stay as they are, whether or not this one would.
-    got = read({"a.jsonl": '{"x": 0.5}\n{"x": 2}'}, 'fields { name: "x" dtype: "float32" }')
-    assert got["x"] == [2.0]
-    assert "field 'x' is float64, not float32: say dtype: \"float32\"" in got["log"][0]
+    # Floats are rounded to those of another size, as what is written 0.1 is in any case.
+    numbers = '{"x": 1}\n{"x": 2.5}\n{"x": 3}\n{"x": 0.1}\n{"x": 1e300}\n{"x": 16777217}'
+    got = read({"a.jsonl": numbers}, 'fields { name: "x" dtype: "float32" }')
+    assert got["x"] == [1.0, 2.5, 3.0, float(np.float32(0.1))]
+    assert "field 'x' is float64, not float32, which does not hold its value" in got["log"][0]
+    assert "skipped_wrong_type=2" in got["log"][0]
 
 
 def test_arrays_of_all_kinds_are_read_or_refused_by_name(read: Read) -> None:
