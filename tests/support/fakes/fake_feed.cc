@@ -295,11 +295,12 @@ void FakeFeed::set_group_state(std::uint32_t g, GroupState state) {
   group_pages_[g]->head.state.store(static_cast<std::uint32_t>(state), std::memory_order_release);
 }
 
-void FakeFeed::send_event() {
+void FakeFeed::send_event(const std::string& left_out) {
   const std::lock_guard lock(mutex_);
   Reply event;
   event.mutable_event()->set_state(StatusReply::RUNNING);
   event.mutable_event()->set_reason("a test says so");
+  if (!left_out.empty()) event.mutable_event()->set_left_out(left_out);
   const std::string bytes = event.SerializeAsString();
   for (const auto& connection : connections_) {
     if (connection->attached) {

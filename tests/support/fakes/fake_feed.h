@@ -111,8 +111,8 @@ class FakeFeed {
   // What the supervisor does with proof of a member's death.
   void recover_member(std::uint32_t group, std::uint32_t member);
   void set_group_state(std::uint32_t group, shm::GroupState state);
-  // Sends an event to every attached client.
-  void send_event();
+  // Sends an event to every attached client, with what the feed leaves out, if that is given.
+  void send_event(const std::string& left_out = {});
   // Answers attach requests with this error instead; "" ends that.
   void refuse(int code, const std::string& text);
   // Applied to the header of the segment whose descriptor is sent next, in a copy of its own.

@@ -62,6 +62,26 @@ TEST(CppFeed, GivesEachBatchBackWithItsOwner) {
   EXPECT_FALSE(feed.next(kPatienceMs));
 }
 
+// Without waiting for a batch: they are all there.
+TEST(CppFeed, HearsWhatIsLeftOutWithItsNextBatch) {
+  FakeFeed fake;
+  std::vector<std::string> heard;
+  ringfeed::AttachOptions options = options_for(fake);
+  options.on_notice = [&](const rf_notice& notice) {
+    EXPECT_EQ(notice.kind, static_cast<std::uint32_t>(RF_NOTICE_LEFT_OUT));
+    heard.emplace_back(notice.text);
+  };
+  ringfeed::Feed feed(options);
+  fake.publish(3);
+  EXPECT_TRUE(feed.next(kPatienceMs));
+  fake.send_event();
+  EXPECT_TRUE(feed.next(kPatienceMs));
+  EXPECT_THAT(heard, ElementsAre());
+  fake.send_event("5 % of all samples");
+  EXPECT_TRUE(feed.next(kPatienceMs));
+  EXPECT_THAT(heard, ElementsAre("feed " + options.feed + ": 5 % of all samples"));
+}
+
 TEST(CppFeed, ABatchMayOutliveItsFeedAndBeMoved) {
   FakeFeed fake({.checksum = true});
   fake.publish(1);
