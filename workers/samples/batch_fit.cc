@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <simdjson.h>
 
-#include <algorithm>
 #include <span>
 #include <string_view>
 
@@ -29,9 +28,11 @@ void put_empty(std::span<const std::uint32_t> shape, std::vector<std::byte>& to)
   to.push_back(std::byte{']'});
 }
 
-// Where that changes no value. `to` keeps the bytes. What a source took for an array because it has
-// no element is text in JSON where its neighbours are.
-bool convert(SampleField& field, SampleDtype dtype, std::vector<std::byte>& to) noexcept {
+}  // namespace
+
+// What a source took for an array because it has no element is text in JSON where its neighbours
+// are.
+bool convert_field(SampleField& field, SampleDtype dtype, std::vector<std::byte>& to) noexcept {
   if (!is_array(dtype)) {
     const std::string_view text(reinterpret_cast<const char*>(field.data.data()),
                                 field.data.size());
@@ -52,21 +53,6 @@ bool convert(SampleField& field, SampleDtype dtype, std::vector<std::byte>& to) 
   }
   field.dtype = dtype;
   return true;
-}
-
-}  // namespace
-
-Misfit fit(const std::optional<SampleField>& found, const BatchColumn& column,
-           std::vector<std::byte>& room, SampleField& fitted) noexcept {
-  if (!found) return Misfit::kMissingField;
-  fitted = *found;
-  if (fitted.dtype != column.dtype && !convert(fitted, column.dtype, room)) {
-    return Misfit::kWrongType;
-  }
-  if (is_array(column.dtype)) {
-    return std::ranges::equal(fitted.shape, column.shape) ? Misfit::kNone : Misfit::kWrongShape;
-  }
-  return fitted.data.size() > column.bytes_max ? Misfit::kTooLarge : Misfit::kNone;
 }
 
 std::string misfit_text(Misfit misfit, const std::optional<SampleField>& found,
