@@ -191,7 +191,7 @@ def test_a_restart_keeps_the_memory(make_run: MakeRun, manager: Manager) -> None
     manager.forget()
     run.start()
     manager.wait("READY=1")
-    assert "feed_adopted" in run.text()
+    wait_until(lambda: "feed_adopted" in run.text(), "the feed is adopted")
     assert set(run.all_workers().items()) <= set(workers.items())
     assert (trainer.result()["digests"] == undisturbed["digests"]).all()
     assert run.wait() == 0
