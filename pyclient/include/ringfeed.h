@@ -96,10 +96,10 @@ enum {
 
 /* What rf_notice tells. */
 enum {
-  RF_NOTICE_WAITS = 1,  /* this member has waited for some seconds because of the trainer named */
+  RF_NOTICE_WAITS = 1,   /* this member has waited for some seconds because of the trainer named */
   RF_NOTICE_HELD_UP = 2, /* others have waited for this member, which has just come back */
-  RF_NOTICE_LEFT_OUT = 3 /* the feed leaves out 1 % of its data or more: how much, why, and where the
-                            first of it is */
+  RF_NOTICE_LEFT_OUT = 3 /* the feed leaves out 1 % of its data or more: how much, why, and where
+                            the first of it is */
 };
 
 /* Something that the people who run a trainer should hear. All of it ends with the call. */
@@ -112,10 +112,10 @@ typedef struct rf_notice {
   uint32_t pid;        /* process of that member; 0: unknown */
   const char* command; /* its command line as /proc shows it, cut; NULL: unknown */
   uint64_t idle_ms;    /* since it last took a batch or gave one back; 0: unknown */
-  uint64_t waited_ms; /* RF_NOTICE_WAITS: how long this member has waited; RF_NOTICE_HELD_UP: how long
-                         others have waited for it; else 0 */
-  uint32_t held;      /* batches that it holds */
-  uint32_t reserved;  /* 0 */
+  uint64_t waited_ms;  /* RF_NOTICE_WAITS: how long this member has waited; RF_NOTICE_HELD_UP: how
+                          long  others have waited for it; else 0 */
+  uint32_t held;       /* batches that it holds */
+  uint32_t reserved;   /* 0 */
 } rf_notice;
 
 /* Called in rf_next, by the thread that called that, with no lock held. */
