@@ -197,7 +197,6 @@ StageType index_source_type() {
                           {{.name = "index",
                             .dtype = SampleDtype::kInt64,
                             .shape = std::vector<std::uint32_t>(),
-                            .declared = false,
                             .place = fmt::format("stage '{}'", stage.config.name())}});
   };
   type.problems = index_problems;

@@ -23,72 +23,18 @@ std::string samples::fact_text(const std::vector<TypedField>& fields) {
 
 namespace {
 
-// Bits of the whole numbers up to which a type of floats has each of them; 0: it is none.
-int whole_bits(SampleDtype dtype) {
-  switch (dtype) {
-    case SampleDtype::kFloat16:
-      return 11;
-    case SampleDtype::kBfloat16:
-      return 8;
-    case SampleDtype::kFloat32:
-      return 24;
-    case SampleDtype::kFloat64:
-      return 53;
-    default:
-      return 0;
-  }
+bool is_float(SampleDtype dtype) {
+  return dtype == SampleDtype::kFloat16 || dtype == SampleDtype::kBfloat16 ||
+         dtype == SampleDtype::kFloat32 || dtype == SampleDtype::kFloat64;
 }
 
-struct Whole {
-  int bits = 0;  // without the sign; 0: these are no whole numbers
-  bool is_signed = false;
-};
-Whole whole(SampleDtype dtype) {
-  switch (dtype) {
-    case SampleDtype::kBool:
-      return {1, false};
-    case SampleDtype::kInt8:
-      return {7, true};
-    case SampleDtype::kInt16:
-      return {15, true};
-    case SampleDtype::kInt32:
-      return {31, true};
-    case SampleDtype::kInt64:
-      return {63, true};
-    case SampleDtype::kUint8:
-      return {8, false};
-    case SampleDtype::kUint16:
-      return {16, false};
-    case SampleDtype::kUint32:
-      return {32, false};
-    case SampleDtype::kUint64:
-      return {64, false};
-    default:
-      return {};
+// Does the batcher take any value of the one type as the other? What does not fit costs its row.
+bool is_possible(SampleDtype is, SampleDtype wanted) {
+  if (is == wanted || can_stay(is, wanted)) return true;
+  if (!is_array(is) || !is_array(wanted)) {
+    return is == SampleDtype::kText && wanted == SampleDtype::kBytes;
   }
-}
-
-// Does the batcher take every value of the one type as the other?
-bool takes_all(SampleDtype from, SampleDtype to) {
-  if (from == to) return true;
-  if (!is_array(from) || !is_array(to)) {
-    return from == SampleDtype::kText && to == SampleDtype::kBytes;
-  }
-  if (!can_stay(from, to)) return false;
-  const Whole is = whole(from);
-  if (is.bits == 0) {
-    const bool small = from == SampleDtype::kFloat16 || from == SampleDtype::kBfloat16;
-    return (to == SampleDtype::kFloat64 && whole_bits(from) != 0) ||
-           (to == SampleDtype::kFloat32 && small);
-  }
-  if (const int bits = whole_bits(to); bits != 0) return is.bits <= bits;
-  const Whole wanted = whole(to);
-  return is.bits <= wanted.bits && (wanted.is_signed || !is.is_signed);
-}
-
-bool is_possible(const TypedField& known, SampleDtype wanted) {
-  if (known.declared) return takes_all(known.dtype, wanted);
-  return known.dtype == wanted || can_stay(known.dtype, wanted);
+  return is_float(is) && is_float(wanted);  // rounded
 }
 
 template <typename Field>
@@ -159,7 +105,7 @@ std::vector<Problem> type_problems(const std::vector<BatchField>& fields, const 
     const std::optional<SampleDtype> dtype = dtype_named(fields[i].dtype);
     for (const TypedField& is : *known) {
       if (is.name != fields[i].name) continue;
-      if (dtype && !is_possible(is, *dtype)) {
+      if (dtype && !is_possible(is.dtype, *dtype)) {
         problems.push_back(
             {fmt::format("fields[{}].dtype", i),
              fmt::format("field '{}' is {} here and {} by {}, not all of which it can hold: give "

@@ -27,7 +27,6 @@ struct TypedField {
   std::string name;  // in the sample
   SampleDtype dtype = SampleDtype::kBytes;
   std::optional<std::vector<std::uint32_t>> shape = {};  // none: not known
-  bool declared = true;    // a configuration says so; else the stage has it in no other type
   std::string place = {};  // "fields[1] of stage 'lines'"
 };
 
