@@ -133,9 +133,12 @@ TEST_P(DomainWorker, HasEveryKindOfItsDomainsAndNoOther) {
 
 TEST_P(DomainWorker, KnowsItsOwnFilesAndThoseOfRingfeed) {
   const bool games = GetParam().domains.ends_with("lc0");
+  const bool samples = GetParam().domains.find("samples") != std::string::npos;
   const std::string tar = RINGFEED_SOURCE_DIR "/tests/data/lc0/lc0-data-sample.tar";
-  EXPECT_THAT(ask(fmt::format("--inspect '{}'", tar), "", games ? 0 : 1),
-              HasSubstr(games ? "a tar with 4 games" : "not a file that ringfeed reads"));
+  EXPECT_THAT(ask(fmt::format("--inspect '{}'", tar), "", games || samples ? 0 : 1),
+              HasSubstr(games     ? "a tar with 4 games"
+                        : samples ? "a tar of samples"
+                                  : "not a file that ringfeed reads"));
   EXPECT_THAT(ask("--inspect '" RINGFEED_SOURCE_DIR "/workers/pipelines/lc0.textproto'", ""),
               HasSubstr("a configuration of ringfeed with 5 stages"));
 }
