@@ -21,9 +21,9 @@ or repeated.
 This package has the programs, the C library with its headers, and units for
 systemd. The Python package for trainers is ringfeed on PyPI.")
 set(CPACK_DEBIAN_PACKAGE_SUGGESTS "systemd, python3-pip")
-# Dependencies are those of the programs themselves. Arrow is in no package: whoever reads Parquet installs pyarrow.
+# Dependencies are those of the programs themselves. Arrow, which is in no package of Debian's, goes with them.
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
-set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS ${CMAKE_LIBRARY_OUTPUT_DIRECTORY} ${ArrowParquet_LIBRARY_DIR})
+set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS ${CMAKE_LIBRARY_OUTPUT_DIRECTORY})
 set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS ON)
 set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)
 set(CPACK_DEBIAN_PACKAGE_CONTROL_EXTRA ${PROJECT_SOURCE_DIR}/cmake/debian/postinst

@@ -27,10 +27,10 @@ if(RINGFEED_STATIC_DEPS)
   set_target_properties(PkgConfig::libzstd PROPERTIES INTERFACE_LINK_LIBRARIES ${RINGFEED_STATIC_zstd})
   set_target_properties(PkgConfig::xxhash PROPERTIES INTERFACE_LINK_LIBRARIES ${RINGFEED_STATIC_xxhash})
 endif()
-# For ringfeed-worker-parquet alone.
+# For libringfeed_arrow.so alone.
 find_package(ArrowParquet MODULE)
 if(NOT ArrowParquet_FOUND)
-  message(STATUS "Without Apache Arrow: parquet_source is left out (pip install pyarrow, then configure anew)")
+  message(STATUS "Without Apache Arrow: Parquet, Arrow and CSV files cannot be read (pip install pyarrow, then configure anew)")
 endif()
 if(RINGFEED_TESTS)
   find_package(GTest REQUIRED)

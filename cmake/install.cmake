@@ -1,7 +1,8 @@
 # What `cmake --install` puts where, the same below the package ringfeed of a wheel:
 #
 #   component  below the prefix
-#   programs   bin/ringfeed, bin/ringfeed-worker, bin/ringfeed-worker-parquet
+#   programs   bin/ringfeed, bin/ringfeed-worker
+#              lib/ringfeed/libringfeed_arrow.so, and Arrow, for Parquet, Arrow and CSV files
 #              bin/ringfeed-worker-python, lib/ringfeed/_worker.abi3.so: stages in Python
 #              share/ringfeed/pipelines/*.textproto
 #              share/ringfeed/prometheus/ringfeed.rules.yml
@@ -21,15 +22,23 @@ include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
 install(TARGETS ringfeed ringfeed-worker RUNTIME COMPONENT programs)
-if(TARGET ringfeed-worker-parquet)
-  # Of a wheel: ringfeed/bin beside pyarrow. Else where `pip install --target` may have put it, and where it was found.
+if(TARGET ringfeed_arrow_module)
+  # Arrow goes with it, so that any pyarrow, or none, may be there. Of a wheel auditwheel brings it, under a name of its
+  # own: a process may have loaded another one.
   if(SKBUILD)
-    set_target_properties(ringfeed-worker-parquet PROPERTIES INSTALL_RPATH "$ORIGIN/../../pyarrow")
+    set_target_properties(ringfeed_arrow_module PROPERTIES INSTALL_RPATH "$ORIGIN;${CMAKE_LIBRARY_OUTPUT_DIRECTORY}")
   else()
-    set_target_properties(ringfeed-worker-parquet PROPERTIES INSTALL_RPATH
-                                                             "$ORIGIN/../lib/ringfeed/pyarrow;${ArrowParquet_LIBRARY_DIR}")
+    set_target_properties(ringfeed_arrow_module PROPERTIES INSTALL_RPATH "$ORIGIN")
+    install(
+      FILES ${ArrowParquet_LIBRARIES}
+      DESTINATION lib/ringfeed
+      COMPONENT programs)
   endif()
-  install(TARGETS ringfeed-worker-parquet RUNTIME COMPONENT programs)
+  install(TARGETS ringfeed_arrow_module LIBRARY DESTINATION lib/ringfeed COMPONENT programs)
+  install(
+    FILES ${ArrowParquet_LICENSES}
+    DESTINATION ${CMAKE_INSTALL_DATADIR}/ringfeed/licenses/arrow
+    COMPONENT programs)
 endif()
 if(TARGET ringfeed_interpreter)
   install(TARGETS ringfeed-worker-python RUNTIME COMPONENT programs)

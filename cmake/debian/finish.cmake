@@ -1,13 +1,6 @@
 # Run by cpack on the files of the package, before they are packed.
 set(usr ${CPACK_TEMPORARY_DIRECTORY}/usr)
 
-# Where this machine has Arrow is nothing to others.
-file(GLOB parquet ${usr}/bin/ringfeed-worker-parquet)
-if(parquet)
-  execute_process(COMMAND chrpath --replace "$ORIGIN/../lib/ringfeed/pyarrow" ${parquet} OUTPUT_QUIET
-                  COMMAND_ERROR_IS_FATAL ANY)
-endif()
-
 # What Debian's policy asks for (12.1, 12.5, 12.7, 9.1).
 set(doc ${usr}/share/doc/ringfeed)
 file(MAKE_DIRECTORY ${doc} ${CPACK_TEMPORARY_DIRECTORY}/etc/ringfeed)

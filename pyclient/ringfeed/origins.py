@@ -22,11 +22,16 @@ _MASK = (1 << 64) - 1
 # As workers/samples/sample_file.cc has them.
 _MARKS = (
     *((b"PAR1", 0, "PARQUET"), (b"\x93NUMPY", 0, "NPY")),
+    (b"ARROW1", 0, "ARROW"),
     *((b"PK\x03\x04", 0, "NPZ"), (b"ustar", 257, "TAR")),
 )
-_ROWS = {".npz": "NPZ", ".parquet": "PARQUET", ".pq": "PARQUET"}  # which need not be read
+# Formats whose places are rows: the files need not be read.
+_ROWS = {
+    **{".npz": "NPZ", ".parquet": "PARQUET", ".pq": "PARQUET", ".csv": "CSV", ".tsv": "CSV"},
+    **{".arrow": "ARROW", ".feather": "ARROW", ".ipc": "ARROW"},
+}
 _HEAD_BYTES = 64 * 1024
-_FORMATS = ("JSONL", "TEXT", "TAR", "NPY", "NPZ", "PARQUET", "JSON")
+_FORMATS = ("JSONL", "TEXT", "TAR", "NPY", "NPZ", "PARQUET", "JSON", "ARROW", "CSV")
 _READ_BYTES = 1 << 20
 
 
@@ -41,7 +46,7 @@ class Origin:
     """The file."""
     place: int
     """As the lineage says it: of lines, tars and ``.npy`` files the byte of the file as it is
-    unpacked; of ``.npz`` and Parquet files the row, from 0."""
+    unpacked; of ``.npz`` files and tables the row, from 0."""
     unit: str
     """What ``number`` counts: ``"line"``, from 1; ``"row"``, from 0; ``"sample"`` of a tar and
     ``"element"`` of a document of JSON have none."""
@@ -170,6 +175,8 @@ def _format_of(path: str) -> str:
     for mark, at, kind in _MARKS:
         if head.startswith(mark, at):
             return kind
+    if head.startswith(b"\xff\xff\xff\xff") and head[7:8] < b"\x10":  # the bytes of a schema
+        return "ARROW"
     name = path.lower()
     for packed in (".gz", ".zst", ".bz2", ".xz"):
         name = name.removesuffix(packed)
@@ -190,7 +197,7 @@ def _is_document(head: bytes) -> bool:
 
 
 def _origins(path: str, kind: str, places: list[int]) -> list[Origin]:
-    if kind in ("NPZ", "PARQUET"):
+    if kind in _ROWS.values():
         return [Origin(path, place, "row", place) for place in places]
     if kind == "JSON":
         return [Origin(path, place, "element", None) for place in places]

@@ -33,8 +33,6 @@ int usable_cores() { return std::max(1, static_cast<int>(process::usable_process
 
 namespace {
 
-constexpr std::string_view kHowToBuild =
-    "pip install pyarrow, then rebuild and reinstall ringfeed, which then finds it";
 constexpr std::string_view kInstallAnew = "reinstall ringfeed";
 // A program that is no plug-in may never answer.
 constexpr int kPluginPlanMs = 30'000;
@@ -50,9 +48,8 @@ PipelinePlan require_program(const Prepared& prepared, const layout::GroupPlan& 
   try {
     program = process::program_for(prepared.worker_binary, group.program);
   } catch (const Error& error) {
-    refuse(error.message(), kHowToBuild);
+    refuse(error.message(), kInstallAnew);
   }
-  require_libraries(program, fmt::format("stage group '{}'", group.name));
   PipelinePlan plan;
   try {
     plan = process::ask_plan(program, prepared.configuration.message());
@@ -134,15 +131,6 @@ PipelinePlan plan_of(const DataLoaderConfig& config, const std::string& worker, 
       process::ask_plan(worker, config, plugged && timeout_ms < 0 ? kPluginPlanMs : timeout_ms);
   if (plugged) require_version(worker, plan);
   return plan;
-}
-
-void require_libraries(const std::string& binary, std::string_view who) {
-  if (process::libraries_found(binary)) return;
-  const std::size_t slash = binary.rfind('/') + 1;
-  throw Error(
-      ErrorCode::kNotFound,
-      fmt::format("{} needs {}, and that needs Arrow's libraries, which come with pyarrow: {}", who,
-                  std::string_view(binary).substr(slash), process::arrow_command(binary)));
 }
 
 std::optional<Prepared> prepare(const ConfigArguments& arguments) {

@@ -47,10 +47,6 @@ struct Prepared {
 [[nodiscard]] PipelinePlan plan_of(const DataLoaderConfig& config, const std::string& worker,
                                    int timeout_ms = -1);
 
-// Throws Error (kNotFound) with what to install if `binary`, which is linked with Arrow, lacks its
-// libraries. `who` needs it.
-void require_libraries(const std::string& binary, std::string_view who);
-
 [[nodiscard]] layout::MemoryLimits memory_limits(const Prepared& prepared);
 
 // CPUs that this process may use.

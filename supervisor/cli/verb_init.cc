@@ -34,9 +34,6 @@ struct InitOptions {
   bool json = false;
 };
 
-// Exit statuses of `ringfeed-worker --propose` (workers/inspect/propose.h).
-constexpr int kNeedsParquet = 3;
-
 struct Answer {
   int status = kFailure;
   std::string kind = {};
@@ -87,18 +84,7 @@ Answer ask(const std::string& binary, const InitOptions& options) {
   return answer;
 }
 
-// Where it is there and can start, the worker that reads Parquet files too.
-Answer ask(const InitOptions& options) {
-  const std::string worker = process::find_worker_binary();
-  const std::string parquet = worker.substr(0, worker.rfind('/') + 1) + "ringfeed-worker-parquet";
-  const bool there = ::access(parquet.c_str(), X_OK) == 0;
-  const Answer answer = ask(there && process::libraries_found(parquet) ? parquet : worker, options);
-  if (answer.status != kNeedsParquet) return answer;
-  if (there) require_libraries(parquet, "a directory with Parquet files");
-  throw Error(ErrorCode::kNotFound, fmt::format("the directory has Parquet files, but {}, which "
-                                                "reads them, is not installed beside ringfeed",
-                                                parquet));
-}
+Answer ask(const InitOptions& options) { return ask(process::find_worker_binary(), options); }
 
 std::string for_shell(const std::string& word) {
   constexpr std::string_view kPlain =

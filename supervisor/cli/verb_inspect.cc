@@ -28,23 +28,8 @@ struct InspectOptions {
   bool json = false;
 };
 
-bool is_parquet(const std::string& path) {
-  if (path.ends_with(".parquet")) return true;
-  // A FIFO would have its first bytes taken, or be waited for.
-  const Result<shm::Fd> file = shm::open_regular(path);
-  char magic[4] = {};
-  return file && ::read(file->get(), magic, sizeof magic) == sizeof magic &&
-         std::string_view(magic, sizeof magic) == "PAR1";
-}
-
 int inspect(const InspectOptions& options) {
-  std::string binary = process::find_worker_binary();
-  // Where it is there, what reads Parquet files too; else the other one says what is missing.
-  const std::string parquet = binary.substr(0, binary.rfind('/') + 1) + "ringfeed-worker-parquet";
-  if (is_parquet(options.path) && ::access(parquet.c_str(), X_OK) == 0) {
-    require_libraries(parquet, in_quotes(options.path));
-    binary = parquet;
-  }
+  const std::string binary = process::find_worker_binary();
   std::vector<std::string> words{"ringfeed-worker", "--inspect", options.path};
   if (options.record) words.push_back(fmt::format("--record={}", *options.record));
   if (!options.chunk.empty()) words.push_back("--chunk=" + options.chunk);

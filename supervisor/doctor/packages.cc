@@ -156,16 +156,4 @@ Remedy reinstall() {
   return {.advice = "build ringfeed and install it again, all programs together"};
 }
 
-Remedy install_arrow(const std::string& program) {
-  const std::string requirement(process::arrow_requirement());
-  if (process::is_of_package(program)) return install_beside(program, "", requirement);
-  const std::string python = or_python3(interpreter());
-  // In a directory of the programs' own no system keeps anything.
-  if (!process::arrow_directory(program).empty() || !is_managed(python)) {
-    return {process::arrow_command(program, shell_word(python) + " -m pip"), ""};
-  }
-  return {.advice = fmt::format("install {} for the interpreter that ringfeed was built with",
-                                requirement)};
-}
-
 }  // namespace ringfeed::doctor

@@ -31,7 +31,4 @@ inline constexpr int kQuestionMs = 2'000;
 // All programs beside this one once more, by whatever has brought them.
 [[nodiscard]] Remedy reinstall();
 
-// Arrow's libraries for a program beside this one.
-[[nodiscard]] Remedy install_arrow(const std::string& program);
-
 }  // namespace ringfeed::doctor

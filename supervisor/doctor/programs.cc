@@ -1,5 +1,6 @@
 // The programs that run stages, and the Python that stages in Python run in.
 #include <fmt/format.h>
+#include <google/protobuf/text_format.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -70,45 +71,33 @@ void look_at_worker(Findings& findings) {
   }
 }
 
-// It is left out where ringfeed is built without Arrow.
-Remedy without_parquet(const std::string& program) {
-  if (process::is_of_package(program) || own_directory() == "/usr/bin/") return reinstall();
-  return {.advice = "pip install pyarrow, then build and install ringfeed again, which finds it"};
-}
+// What needs the library of which the next function asks.
+constexpr const char* kReadsTables = R"(
+stages { name: "rows" parquet_source { directory: "/" columns: "any" } }
+)";
 
-// " of the version that it was built with; /usr/bin/python3 has pyarrow 23.0.1": of a package whose
-// interpreter has another one. "": it has none, or that is not known.
-std::string other_arrow(const std::string& program) {
-  const std::string python = interpreter();
-  if (!process::is_of_package(program) || python.empty()) return {};
-  std::string version =
-      answer_of(python, "import importlib.metadata\nprint(importlib.metadata.version('pyarrow'))",
-                kQuestionMs);
-  version.resize(std::min(version.find('\n'), version.size()));
-  const std::string major = version.substr(0, version.find('.'));
-  if (version.empty() || process::arrow_requirement() == fmt::format("pyarrow=={}.*", major)) {
-    return {};
+// The library that a worker loads when a file needs it.
+void look_at_arrow(Findings& findings) {
+  DataLoaderConfig config;
+  google::protobuf::TextFormat::ParseFromString(kReadsTables, &config);
+  PipelinePlan plan;
+  try {
+    plan = process::ask_plan(process::find_worker_binary(), config, kPlanMs);
+  } catch (const Error&) {
+    return;  // look_at_worker() has said so
   }
-  return fmt::format(" of the version that it was built with; {} has pyarrow {}", python, version);
-}
-
-void look_at_parquet(Findings& findings) {
-  constexpr const char* kCost = "stages that read Parquet files cannot run";
-  const std::string program = own_directory() + "ringfeed-worker-parquet";
-  if (::access(program.c_str(), F_OK) != 0) {
-    findings.push_back(
-        better(fmt::format("there is no {}", program), kCost, without_parquet(program)));
-  } else if (::access(program.c_str(), X_OK) != 0) {
-    findings.push_back(not_executable(program, kCost));
-  } else if (!process::libraries_found(program)) {
-    findings.push_back(
-        better(fmt::format("{} lacks Arrow's libraries{}", program, other_arrow(program)), kCost,
-               install_arrow(program)));
-  } else if (const auto finding = look_at_version(program, kCost)) {
-    findings.push_back(*finding);
-  } else {
-    findings.push_back(fine(fmt::format("{} is of this version, and finds Arrow", program)));
+  if (plan.stages_size() != 1) return;
+  if (plan.stages(0).problems_size() == 0) {
+    findings.push_back(fine("Parquet, Arrow and CSV files can be read"));
+    return;
   }
+  Remedy remedy = reinstall();
+  // It is left out of a build without Arrow.
+  const bool built =
+      !process::is_of_package(own_directory() + "ringfeed") && own_directory() != "/usr/bin/";
+  if (built) remedy = {.advice = "pip install pyarrow, then build and install ringfeed again"};
+  findings.push_back(better(plan.stages(0).problems(0).text(),
+                            "stages that read Parquet, Arrow or CSV files cannot run", remedy));
 }
 
 // What an interpreter is asked; it says a name and a value a line, with a tab between them.
@@ -188,7 +177,7 @@ void name_module() {
 Findings look_at_workers() {
   Findings findings;
   look_at_worker(findings);
-  look_at_parquet(findings);
+  look_at_arrow(findings);
   const std::string python = own_directory() + "ringfeed-worker-python";
   constexpr const char* kCost = "stages in Python cannot run";
   if (::access(python.c_str(), F_OK) != 0) {

@@ -27,11 +27,6 @@ namespace {
 
 constexpr int kLogPipeBytes = 1 << 20;
 constexpr int kSocketBytes = 1 << 20;
-#ifdef RINGFEED_PYARROW
-constexpr std::string_view kPyArrow = "pyarrow==" RINGFEED_PYARROW ".*";
-#else
-constexpr std::string_view kPyArrow = "pyarrow";
-#endif
 
 [[noreturn]] void fail(const std::string& what) {
   throw Error(system_code(errno), what + ": " + std::strerror(errno));
@@ -177,39 +172,6 @@ std::string program_for(const std::string& worker, const std::string& program) {
 bool is_of_package(const std::string& binary) {
   const std::filesystem::path prefix = std::filesystem::path(binary).parent_path().parent_path();
   return ::access((prefix / "__init__.py").c_str(), F_OK) == 0;
-}
-
-std::string_view arrow_requirement() { return kPyArrow; }
-
-std::string arrow_directory(const std::string& binary) {
-  const std::filesystem::path prefix = std::filesystem::path(binary).parent_path().parent_path();
-  const bool installed = ::access((prefix / "share/ringfeed").c_str(), F_OK) == 0;
-  return installed && !is_of_package(binary) ? (prefix / "lib/ringfeed").string() : std::string();
-}
-
-std::string arrow_command(const std::string& binary, std::string_view pip) {
-  const std::string directory = arrow_directory(binary);
-  if (directory.empty()) return fmt::format("{} install '{}'", pip, kPyArrow);
-  const std::string above = std::filesystem::path(directory).parent_path().string();
-  const bool ours = ::access(above.c_str(), W_OK) == 0;
-  return fmt::format("{}{} install --upgrade --no-deps --target {} '{}'", ours ? "" : "sudo ", pip,
-                     shell_word(directory), kPyArrow);
-}
-
-bool libraries_found(const std::string& binary) {
-  SpawnSettings settings;
-  const shm::Fd nowhere(::open("/dev/null", O_RDWR | O_CLOEXEC));
-  if (!nowhere) fail("/dev/null cannot be opened");
-  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
-    settings.give(nowhere.get(), fd);
-  // It refuses the word, so it ends at once.
-  const pid_t pid = settings.spawn(binary, {"ringfeed-worker", "--libraries"});
-  int status = 0;
-  while (::waitpid(pid, &status, 0) < 0) {
-    if (errno != EINTR) return true;
-  }
-  constexpr int kNotLoaded = 127;  // of ld.so
-  return !WIFEXITED(status) || WEXITSTATUS(status) != kNotLoaded;
 }
 
 WorkerLinks make_worker_links() {

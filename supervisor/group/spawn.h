@@ -38,21 +38,8 @@ inline constexpr int kRecordsFd = 4;
 // one that find_worker_binary() finds (NodePlan.program). Throws Error (kNotFound).
 [[nodiscard]] std::string program_for(const std::string& worker, const std::string& program);
 
-// Can the libraries of `binary` be found? It starts the program, without any output, to find out:
-// true unless it ends like a program whose libraries are missing. Throws Error if it cannot be
-// started.
-[[nodiscard]] bool libraries_found(const std::string& binary);
 // Is it a program of the Python package, in whose directory it lies?
 [[nodiscard]] bool is_of_package(const std::string& binary);
-// What pip has to install for ringfeed-worker-parquet: "pyarrow==25.*".
-[[nodiscard]] std::string_view arrow_requirement();
-// Where such a `binary` looks for Arrow below its prefix, in a directory of its own; "": in the
-// environment of a package, or where it was built.
-[[nodiscard]] std::string arrow_directory(const std::string& binary);
-// The command that brings Arrow's libraries to where such a `binary` looks for them, which is the
-// environment of a wheel, or a directory of its own below the prefix; by a `pip` of that
-// environment.
-[[nodiscard]] std::string arrow_command(const std::string& binary, std::string_view pip = "pip");
 
 struct Spawned {
   Identity identity;

@@ -31,8 +31,8 @@
 #include "workers/python/dataset_function.h"
 #include "workers/python/sample_function.h"
 #include "workers/python/source_function.h"
-#ifdef RINGFEED_PARQUET
-#include "workers/io/parquet_file.h"
+#ifdef RINGFEED_ARROW
+#include "workers/io/arrow_library.h"
 #endif
 
 namespace ringfeed {
@@ -45,11 +45,11 @@ using ::testing::Contains;
 using ::testing::IsEmpty;
 using ::testing::Not;
 
-formats::OpenRowFile open_parquet() {
-#ifdef RINGFEED_PARQUET
-  return &formats::open_parquet_file;
+const formats::ArrowReaders* arrow_readers() {
+#ifdef RINGFEED_ARROW
+  return &formats::kArrowReaders;
 #else
-  return {};
+  return nullptr;
 #endif
 }
 
@@ -279,7 +279,7 @@ class Example {
   void build() {
     std::string text;
     google::protobuf::TextFormat::PrintToString(config_, &text);
-    rig_ = std::make_unique<LaneRig>(text, open_parquet());
+    rig_ = std::make_unique<LaneRig>(text, arrow_readers());
     std::set<std::string> read;
     for (StageConfig& stage : *config_.mutable_stages()) {
       each_text(own_settings(stage), [&read](const std::string& value) {
@@ -610,7 +610,7 @@ TEST(Makers, AreThereForEveryExample) {
     const std::set<std::string> names = {"lc0_files",   "chess_tables", "token_files",
                                          "jsonl_files", "item_weights", "requests"};
     EXPECT_THAT(names, Contains(type.example.maker)) << type.kind;
-#ifdef RINGFEED_PARQUET
+#ifdef RINGFEED_ARROW
     EXPECT_NE(maker_named(type.example.maker), nullptr) << type.kind;
 #endif
   }

@@ -8,7 +8,7 @@
 
 #include "tests/support/makers/tar_maker.h"
 #include "tests/support/rig/lc0_sample.h"
-#ifdef RINGFEED_PARQUET
+#ifdef RINGFEED_ARROW
 #include "tests/support/makers/parquet_maker.h"
 #endif
 
@@ -42,7 +42,7 @@ void lc0_files(const TempDir& directory) {
   }
 }
 
-#ifdef RINGFEED_PARQUET
+#ifdef RINGFEED_ARROW
 namespace {
 
 nlohmann::json parsed_file(const std::string& path) {
@@ -123,7 +123,7 @@ void requests(const TempDir&) {}
 Maker maker_named(std::string_view name) {
   if (name == "requests") return &requests;
   if (name == "lc0_files") return &lc0_files;
-#ifdef RINGFEED_PARQUET
+#ifdef RINGFEED_ARROW
   if (name == "chess_tables") return &chess_tables;
 #endif
   if (name == "jsonl_files") return &jsonl_files;

@@ -25,15 +25,9 @@ bool describe_parquet(const Question& question, Report& report) {
   const bool parquet = text_of(question.head).starts_with(kParquetMagic) ||
                        std::filesystem::path(options.path).extension() == ".parquet";
   if (question.file == nullptr || !parquet) return false;
-  if (!options.open_rows) {
-    throw Error(ErrorCode::kUnsupported,
-                fmt::format("{}: a Parquet file; ringfeed-worker-parquet, which reads these, is "
-                            "not installed beside ringfeed",
-                            options.path));
-  }
   report.is("parquet", "a Parquet file");
   ordered_json& out = report.out;
-  out["rows"] = describe_rows(options.path, options.open_rows, out["problems"]);
+  out["rows"] = describe_rows(options.path, out["problems"]);
   out["text"] = fmt::format("a Parquet file with {} in {}",
                             plural(out["rows"]["rows"].get<std::uint64_t>(), "row"),
                             plural(out["rows"]["row_groups"].get<std::uint64_t>(), "row group"));

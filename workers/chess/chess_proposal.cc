@@ -10,7 +10,7 @@
 
 #include "ringfeed/shm/quote.h"
 #include "ringfeed/shm/result.h"
-#include "workers/io/row_file.h"
+#include "workers/io/arrow_readers.h"
 
 namespace ringfeed {
 
@@ -33,11 +33,11 @@ struct Table {
 };
 
 // What the first readable file of the directory has.
-void look_into(Table& table, const formats::OpenRowFile& open) {
+void look_into(Table& table, const formats::ArrowReaders& readers) {
   constexpr std::size_t kFilesTried = 5;
   for (std::size_t i = 0; i < std::min(table.files.size(), kFilesTried); ++i) {
     const std::string& path = table.files[i];
-    const Result<std::unique_ptr<formats::RowFile>> file = open(path, {}, 1);
+    const Result<std::unique_ptr<formats::RowFile>> file = readers.parquet_rows(path, {}, 1);
     if (!file) {
       if (table.fault.empty()) {
         table.fault = fmt::format("{}: {}", escaped(path), file.error().message());
@@ -93,11 +93,9 @@ std::optional<Proposal> propose_chess(const DirectoryLook& look, const ProposalW
   std::vector<Table> tables = tables_of(look.ending_in(".parquet"));
   if (tables.empty()) return std::nullopt;
   Proposal proposal;
-  const formats::OpenRowFile& open = formats::parquet_opener();
-  if (!open) {
-    proposal.needs_parquet = true;
-    proposal.problem =
-        "Parquet files are read by ringfeed-worker-parquet, which is not installed beside ringfeed";
+  const Result<const formats::ArrowReaders*> readers = formats::arrow_readers();
+  if (!readers) {
+    proposal.problem = readers.error().message();
     return proposal;
   }
   constexpr std::size_t kDirectoriesMax = 20;
@@ -113,7 +111,7 @@ std::optional<Proposal> propose_chess(const DirectoryLook& look, const ProposalW
   std::vector<const Table*> searched;
   std::string fault;
   for (Table& table : tables) {
-    look_into(table, open);
+    look_into(table, **readers);
     if (!table.fault.empty() && fault.empty()) fault = table.fault;
     // Searched positions have all columns of games, unless they belong to no game.
     if (table.searched) {

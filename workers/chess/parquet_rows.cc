@@ -29,9 +29,10 @@ constexpr std::uint64_t kRecordBytes = 256 * 1024;
 constexpr std::uint64_t kRecordBytesMax = std::uint64_t{1} << 30;
 constexpr std::size_t kMovesShown = 12;
 
-std::unique_ptr<RowFile> opened(const std::string& path, const formats::OpenRowFile& open,
-                                const std::vector<ColumnWish>& wishes) {
-  Result<std::unique_ptr<RowFile>> file = open(path, wishes, 1);
+std::unique_ptr<RowFile> opened(const std::string& path, const std::vector<ColumnWish>& wishes) {
+  const Result<const formats::ArrowReaders*> readers = formats::arrow_readers();
+  if (!readers) throw Error(readers.error());
+  Result<std::unique_ptr<RowFile>> file = (*readers)->parquet_rows(path, wishes, 1);
   if (!file) throw Error(file.error().code(), fmt::format("{}: {}", path, file.error().message()));
   return std::move(*file);
 }
@@ -239,15 +240,14 @@ std::string skipped_text(const ordered_json& skipped) {
 
 }  // namespace
 
-ordered_json describe_rows(const std::string& path, const formats::OpenRowFile& open,
-                           ordered_json& problems) {
+ordered_json describe_rows(const std::string& path, ordered_json& problems) {
   std::vector<ColumnWish> wishes;
-  for (std::string& name : opened(path, open, {})->column_names()) {
+  for (std::string& name : opened(path, {})->column_names()) {
     wishes.push_back({.name = std::move(name)});
   }
   ordered_json out;
   {
-    const std::unique_ptr<RowFile> file = opened(path, open, wishes);
+    const std::unique_ptr<RowFile> file = opened(path, wishes);
     std::uint64_t rows = 0;
     for (const std::uint64_t group : file->row_groups()) rows += group;
     out["rows"] = rows;
@@ -261,7 +261,7 @@ ordered_json describe_rows(const std::string& path, const formats::OpenRowFile& 
   for (const bool games : {true, false}) {
     const std::vector<ColumnWish> wanted =
         games ? wanted_columns(ChessGamesConfig()) : wanted_variation_columns();
-    const std::unique_ptr<RowFile> file = opened(path, open, wanted);
+    const std::unique_ptr<RowFile> file = opened(path, wanted);
     std::vector<std::string> missing;
     for (std::size_t i = 0; i < wanted.size(); ++i) {
       const formats::ColumnFound& column = file->columns()[i];

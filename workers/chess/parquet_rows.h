@@ -18,7 +18,6 @@ namespace ringfeed::inspect {
 //   missing      stage -> columns that it would miss
 // Damage is added to `problems`. Throws Error: the file cannot be opened.
 [[nodiscard]] nlohmann::ordered_json describe_rows(const std::string& path,
-                                                   const formats::OpenRowFile& open,
                                                    nlohmann::ordered_json& problems);
 
 // The same as text.

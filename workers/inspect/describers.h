@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "ringfeed/shm/segment.h"
-#include "workers/io/row_file.h"
 #include "workers/kit/proposal.h"
 
 namespace ringfeed::inspect {
@@ -26,7 +25,6 @@ struct Options {
   std::size_t top = 8;                     // moves of the policy
   bool all = false;                        // all records; of a tar or an index, all of the list
   bool json = false;
-  formats::OpenRowFile open_rows = {};  // Parquet files; empty: this program cannot read them
 };
 
 // A file that is open for reading. Throws Error (kIo): it cannot be read, or is no regular file.

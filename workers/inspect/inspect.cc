@@ -391,7 +391,6 @@ ordered_json inspect_path(const Options& options, const Describers& describers) 
 
 int run(int count, char** words, const Describers& describers) {
   Options options;
-  options.open_rows = formats::parquet_opener();
   for (int i = 0; i < count; ++i) {
     const std::string_view word(words[i]);
     std::size_t number = 0;

@@ -63,13 +63,6 @@ ProposalAnswer propose(const ProposalQuestion& question, const Describers& descr
   const bool somebodys =
       std::ranges::any_of(others, [](const auto& other) { return !other.second.other_data; });
   if (question.kind.empty() && useful.empty() && !somebodys) ask(true);
-  const auto parquet = std::find_if(others.begin(), others.end(),
-                                    [](const auto& other) { return other.second.needs_parquet; });
-  if (useful.empty() && parquet != others.end()) {
-    return {kNeedsParquet, fmt::format("{}: {}", directory, parquet->second.problem)};
-  }
-  // What needs another program may be of use.
-  if (parquet != others.end()) useful.push_back(*parquet);
   if (useful.size() > 1) {
     std::vector<std::string> data;
     std::vector<std::string_view> names;
@@ -128,7 +121,6 @@ int propose_main(int count, char** words, const Describers& describers) {
                                  fmt::join(names_of(kinds), ", "));
     }
   }
-  if (answer.status == kNeedsParquet) return answer.status;
   if (answer.status != kProposed) {
     std::fprintf(stderr, "ringfeed: %s\n", escaped_lines(answer.text).c_str());
     return answer.status;

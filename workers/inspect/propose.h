@@ -12,7 +12,6 @@ namespace ringfeed::inspect {
 inline constexpr int kProposed = 0;
 inline constexpr int kNoProposal = 1;    // why is said on standard error
 inline constexpr int kWrongWords = 2;    // of the command line, likewise
-inline constexpr int kNeedsParquet = 3;  // this program reads no Parquet files; nothing is said
 
 struct ProposalQuestion {
   std::string kind = {};  // a name of Describers::kinds; empty: to be guessed

@@ -19,7 +19,7 @@
 
 #include "ringfeed/shm/file.h"
 #include "ringfeed/shm/segment.h"
-#include "workers/io/parquet_help.h"
+#include "workers/io/arrow_help.h"
 
 namespace ringfeed::formats {
 namespace {
@@ -27,7 +27,7 @@ namespace {
 constexpr std::int64_t kBatchRows = 1024;
 constexpr std::uint64_t kFirstGuessRows = 16;
 
-using Damage = ParquetDamage;
+using Damage = ArrowDamage;
 
 // Values one after the other, not initialised as a vector's would be.
 template <typename T>
@@ -577,7 +577,7 @@ class ParquetFile final : public RowFile {
       throw Damage(opened.status().ToString());
     }
     file_ = *opened;
-    parquet::ReaderProperties properties = parquet_properties(pools_, kParquetMemoryBytes);
+    parquet::ReaderProperties properties = parquet_properties(pools_, kArrowMemoryBytes);
     const std::shared_ptr<parquet::FileMetaData> metadata =
         parquet::ParquetFileReader::Open(file_, properties)->metadata();
     std::int64_t largest = 0;
@@ -588,8 +588,8 @@ class ParquetFile final : public RowFile {
       largest = std::max(largest, group->total_byte_size());
     }
     properties = parquet_properties(
-        pools_, std::min(kParquetMemoryBytes + 3 * std::min(largest, kParquetMemoryBytesMax),
-                         kParquetMemoryBytesMax));
+        pools_, std::min(kArrowMemoryBytes + 3 * std::min(largest, kArrowMemoryBytesMax),
+                         kArrowMemoryBytesMax));
     reader_ = parquet::ParquetFileReader::Open(file_, properties, metadata);
 
     const parquet::SchemaDescriptor& schema = *metadata->schema();

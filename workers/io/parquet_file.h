@@ -1,5 +1,4 @@
-// Parquet files as rows (row_file.h), by way of Apache Arrow, which only the program
-// ringfeed-worker-parquet links.
+// Parquet files as rows (row_file.h), by way of Apache Arrow (arrow_readers.h).
 //
 // Columns are decoded value by value from their pages, without arrays of Arrow in between. At any
 // time there is of each column one page and the rows of about one record in memory, whatever the

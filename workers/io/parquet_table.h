@@ -1,5 +1,4 @@
-// Parquet files as tables (table_file.h), by way of Apache Arrow, which only the program
-// ringfeed-worker-parquet links.
+// Parquet files as tables (table_file.h), by way of Apache Arrow (arrow_readers.h).
 //
 //   numbers    integers, floats and booleans as they are; dates, times and time stamps as whole
 //              numbers in their own unit
@@ -12,6 +11,7 @@
 // At any time about 4 MiB of rows are decoded, or one row.
 #pragma once
 
+#include "ringfeed/shm/file.h"
 #include "workers/io/table_file.h"
 
 namespace ringfeed::formats {

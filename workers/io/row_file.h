@@ -1,13 +1,12 @@
 // A file of rows that is read from front to back, row group by row group, and comes out as row
 // batches (row_batch.h). Stages know this; what knows a format, and the library for it, is behind
-// it (parquet_file.h).
+// it (arrow_readers.h).
 //
 // Where one record ends and the next begins follows from the rows alone, counted from the row that
 // seek() went to: whoever goes on at the end of a record cuts the rest as it would have been cut.
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -93,14 +92,5 @@ class RowFile {
   // Moves past that many rows.
   virtual void pass(std::uint32_t rows) noexcept = 0;
 };
-
-// Opens a file. `threads`: that decode columns. Errors: kNotFound, kIo, kDamaged.
-using OpenRowFile = std::function<Result<std::unique_ptr<RowFile>>(
-    const std::string& path, const std::vector<ColumnWish>& wishes, std::uint32_t threads)>;
-
-// What opens Parquet files in this program; empty: nothing does, and it can only plan for them.
-// main() says it once, before stages are registered.
-void set_parquet_opener(OpenRowFile open);
-[[nodiscard]] const OpenRowFile& parquet_opener() noexcept;
 
 }  // namespace ringfeed::formats

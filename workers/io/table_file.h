@@ -1,17 +1,15 @@
 // A file of a table whose values come out one by one, of the types that they have in it: numbers,
 // text, bytes, and lists of numbers as arrays. Stages know this; what knows a format, and the
-// library for it, is behind it (parquet_table.h). Row files (row_file.h) are quicker and know fewer
+// library for it, is behind it (arrow_readers.h). Row files (row_file.h) are quicker and know fewer
 // types.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "ringfeed/shm/file.h"
 #include "ringfeed/shm/result.h"
 
 namespace ringfeed::formats {
@@ -46,8 +44,9 @@ struct TableValue {
 struct RowGroup {
   std::uint64_t begin = 0;  // where it lies in the file
   std::uint64_t first_row = 0;
-  std::uint64_t rows = 0;
+  std::uint64_t rows = 0;  // kRowsUnknown: it is the only one, and nobody has counted them
 };
+inline constexpr std::uint64_t kRowsUnknown = ~std::uint64_t{0};
 
 class TableFile {
  public:
@@ -68,14 +67,18 @@ class TableFile {
   // Of the rows that were decoded last, number `row` of these; `column` is a place in what was
   // chosen.
   virtual void value(std::size_t column, std::uint64_t row, TableValue& to) const = 0;
+
+  // Are all values text, which may stand for numbers?
+  [[nodiscard]] virtual bool is_text() const noexcept { return false; }
+  // Of a row among those that were decoded last: why it has no values; empty: it has.
+  [[nodiscard]] virtual std::string row_fault(std::uint64_t row) const {
+    static_cast<void>(row);
+    return {};
+  }
+  // Could what has been decoded still prove to be damaged? Until its end, of a packed file.
+  [[nodiscard]] virtual bool in_doubt() const noexcept { return false; }
+  // At the end: bytes of the file behind its last row that nothing is made of.
+  [[nodiscard]] virtual std::uint64_t trailing_bytes() const noexcept { return 0; }
 };
-
-// Takes an open file. Errors: kIo, kDamaged.
-using OpenTableFile = std::function<Result<std::unique_ptr<TableFile>>(shm::Fd fd)>;
-
-// What opens Parquet files so in this program; empty: nothing does. main() says it once, before
-// stages are registered.
-void set_parquet_table_opener(OpenTableFile open);
-[[nodiscard]] const OpenTableFile& parquet_table_opener() noexcept;
 
 }  // namespace ringfeed::formats

@@ -47,7 +47,6 @@ struct Proposal {
   std::string text = {};       // the configuration; empty: there are such files, but of no use
   std::string problem = {};    // then: why, in one sentence
   bool other_data = false;     // then: because they hold something else
-  bool needs_parquet = false;  // then: because this program cannot read Parquet files
 };
 
 // Empty: the directory has no files of this kind.

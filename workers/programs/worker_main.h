@@ -1,4 +1,4 @@
-// What ringfeed-worker, ringfeed-worker-parquet and the programs of plug-ins do.
+// What ringfeed-worker and the programs of plug-ins do.
 #pragma once
 
 #include <vector>

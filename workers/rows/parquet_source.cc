@@ -11,6 +11,7 @@
 #include "ringfeed/shm/file.h"
 #include "ringfeed/shm/starvation.h"
 #include "ringfeed/worker/random.h"
+#include "workers/io/arrow_readers.h"
 #include "workers/rows/row_facts.h"
 #include "workers/rows/row_records.h"
 
@@ -87,9 +88,8 @@ std::vector<formats::ColumnWish> columns_to_read(const StageView& stage) {
 
 }  // namespace
 
-ParquetSource::ParquetSource(const StageContext& context, formats::OpenRowFile open)
+ParquetSource::ParquetSource(const StageContext& context)
     : context_(context),
-      open_(std::move(open)),
       state_([] {
         StateLayout layout;
         return State(layout);
@@ -388,7 +388,10 @@ StepStatus ParquetSource::open_file(Step& step, const Task& task, bool& over) no
   file_.reset();
   sought_ = false;
   const bool begun = step.load(state_.begun) != 0;
-  auto opened = open_(files_[task.file], wishes_, context_.config.parquet_source().threads());
+  const Result<const formats::ArrowReaders*> readers = formats::arrow_readers();
+  auto opened = readers ? (*readers)->parquet_rows(files_[task.file], wishes_,
+                                                   context_.config.parquet_source().threads())
+                        : Result<std::unique_ptr<RowFile>>(readers.error());
   if (!opened && opened.error().code() == ErrorCode::kNoMemory) {
     report_starved(files_[task.file], opened.error().message());
     return StepStatus::kIdle;
@@ -615,6 +618,9 @@ StageType parquet_source_type() {
   type.problems = [](const StageView& stage) {
     const ParquetSourceConfig& own = stage.config.parquet_source();
     std::vector<Problem> problems;
+    if (const auto readers = formats::arrow_readers(); !readers) {
+      problems.push_back({"", readers.error().message()});
+    }
     if (own.directory().empty() && own.files_size() == 0) {
       problems.push_back(
           {"directory",
@@ -650,7 +656,7 @@ StageType parquet_source_type() {
     rows.set(kShuffleFiles, own.shuffle_files());
     rows.set(kRowsRank, own.rank());
   };
-  type.nodes = [open = formats::parquet_opener()](const StageView& stage) {
+  type.nodes = [](const StageView& stage) {
     NodeSpec node;
     StateLayout layout;
     (void)ParquetSource::State(layout);
@@ -662,12 +668,9 @@ StageType parquet_source_type() {
         output_spec(stage.config.parquet_source(), "rows", 4 * kMiB, UnitRule::kRecord)};
     node.weight = 1;
     node.steps_per_commit = 4;
-    node.program = kParquetProgram;
-    if (open) {
-      node.create = [open](const StageContext& context) {
-        return std::make_unique<ParquetSource>(context, open);
-      };
-    }
+    node.create = [](const StageContext& context) {
+      return std::make_unique<ParquetSource>(context);
+    };
     return std::vector<NodeSpec>{node};
   };
   type.example = {.text = R"(

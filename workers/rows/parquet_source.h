@@ -14,8 +14,7 @@
 // stay. The order of an epoch follows from the numbers and the key, and where a record ends from
 // the rows alone: after a death the next process decodes again and goes on with the same records.
 //
-// What reads the format is handed in (io/row_file.h): only ringfeed-worker-parquet has it. Any
-// other worker can tell what the stage needs, and no more.
+// What reads the format is loaded when the stage is planned (io/arrow_readers.h).
 #pragma once
 
 #include <memory>
@@ -29,8 +28,6 @@
 #include "workers/kit/stage_help.h"
 
 namespace ringfeed {
-
-inline constexpr char kParquetProgram[] = "ringfeed-worker-parquet";
 
 StageType parquet_source_type();
 
@@ -72,7 +69,7 @@ class ParquetSource final : public Stage {
     Place log;       // to the end of the arena; grows
   };
 
-  ParquetSource(const StageContext& context, formats::OpenRowFile open);
+  explicit ParquetSource(const StageContext& context);
   StepStatus step(Step& step) noexcept override;
   void forget(Step& step, const Record& record) noexcept override;
   [[nodiscard]] int poll_ms() const noexcept override { return 250; }
@@ -128,7 +125,6 @@ class ParquetSource final : public Stage {
   [[nodiscard]] std::string unfit() const;  // what is wrong with the columns of file_, for people
 
   StageContext context_;
-  formats::OpenRowFile open_;
   State state_;
   FileLog<Logged> log_;
   OutPort out_;

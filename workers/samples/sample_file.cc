@@ -35,7 +35,12 @@ constexpr std::array kEndings = std::to_array<Ending>({{".jsonl", SampleSourceCo
                                                        {".npy", SampleSourceConfig::NPY},
                                                        {".npz", SampleSourceConfig::NPZ},
                                                        {".parquet", SampleSourceConfig::PARQUET},
-                                                       {".pq", SampleSourceConfig::PARQUET}});
+                                                       {".pq", SampleSourceConfig::PARQUET},
+                                                       {".arrow", SampleSourceConfig::ARROW},
+                                                       {".feather", SampleSourceConfig::ARROW},
+                                                       {".ipc", SampleSourceConfig::ARROW},
+                                                       {".csv", SampleSourceConfig::CSV},
+                                                       {".tsv", SampleSourceConfig::CSV}});
 constexpr std::array<std::string_view, 4> kPackings = {".gz", ".zst", ".bz2", ".xz"};
 // What editors and downloads leave beside a file until they are done with it.
 constexpr std::array<std::string_view, 9> kLeftovers = {
@@ -48,6 +53,8 @@ struct Mark {
   Format format;
 };
 constexpr std::array kMarks = std::to_array<Mark>({{"PAR1", 0, SampleSourceConfig::PARQUET},
+                                                   {"ARROW1", 0, SampleSourceConfig::ARROW},
+                                                   {"FEA1", 0, SampleSourceConfig::ARROW},
                                                    {"\x93NUMPY", 0, SampleSourceConfig::NPY},
                                                    {"PK\x03\x04", 0, SampleSourceConfig::NPZ},
                                                    {"ustar", 257, SampleSourceConfig::TAR}});
@@ -89,6 +96,15 @@ std::string_view content_of(std::string_view head) {
   if (head.starts_with(kByteOrderMark)) head.remove_prefix(kByteOrderMark.size());
   head.remove_prefix(std::min(head.find_first_not_of(kSpace), head.size()));
   return head;
+}
+
+// Arrow's streams have no mark: they begin with -1 and the bytes of the schema, eight at a time.
+bool is_arrow_stream(std::string_view head) {
+  std::uint32_t begin[2];
+  if (head.size() < sizeof begin) return false;
+  std::memcpy(begin, head.data(), sizeof begin);
+  constexpr std::uint32_t kSchemaBytesMax = 1 << 28;
+  return begin[0] == 0xffffffff && begin[1] != 0 && begin[1] % 8 == 0 && begin[1] < kSchemaBytesMax;
 }
 
 // Of what a file named .json begins with.
@@ -187,14 +203,21 @@ Format format_of(const SampleSourceConfig& config, std::string_view path, int fd
       return mark.format;
     }
   }
+  if (is_arrow_stream(head)) return SampleSourceConfig::ARROW;
   const Format named = format_named(path).value_or(SampleSourceConfig::TEXT);
   return named == SampleSourceConfig::JSON ? lines_or_document(head) : named;
+}
+
+bool is_table(Format format) noexcept {
+  return format == SampleSourceConfig::PARQUET || format == SampleSourceConfig::ARROW ||
+         format == SampleSourceConfig::CSV;
 }
 
 bool can_be_divided(const SampleSourceConfig& config, std::string_view path, shm::Fd fd) {
   const Result<formats::Packing> packing = formats::packing_of(fd.get());
   if (!packing || *packing != formats::Packing::kPlain) return false;
-  switch (format_of(config, path, fd.get())) {
+  const Format format = format_of(config, path, fd.get());
+  switch (format) {
     case SampleSourceConfig::TAR:
     case SampleSourceConfig::JSON:
       return false;
@@ -202,7 +225,9 @@ bool can_be_divided(const SampleSourceConfig& config, std::string_view path, shm
       // One lane checks it, and reads it then.
       return config.verify() != SampleSourceConfig::BEFORE && can_divide_npz(config, fd.get());
     case SampleSourceConfig::PARQUET:
-      return can_divide_parquet(config, std::move(fd));
+    case SampleSourceConfig::ARROW:
+    case SampleSourceConfig::CSV:
+      return can_divide_table(config, format, std::move(fd));
     default:
       return true;
   }
@@ -261,6 +286,7 @@ Result<std::unique_ptr<SampleFile>> open_sample_file(const SampleSourceConfig& c
   if (lines) return open_lines(config, format == SampleSourceConfig::JSONL, std::move(part));
   if (format == SampleSourceConfig::JSON) return open_document(config, std::move(part));
   if (format == SampleSourceConfig::TAR) return open_tar(config, std::move(part));
+  if (format == SampleSourceConfig::CSV) return open_table_samples(config, format, std::move(part));
   if (part.packing != formats::Packing::kPlain) {
     return Error{ErrorCode::kDamaged,
                  "it is packed, and its samples lie all over it: unpack it beforehand"};
@@ -269,7 +295,8 @@ Result<std::unique_ptr<SampleFile>> open_sample_file(const SampleSourceConfig& c
     case SampleSourceConfig::NPZ:
       return open_npz(config, std::move(part));
     case SampleSourceConfig::PARQUET:
-      return open_parquet(config, std::move(part));
+    case SampleSourceConfig::ARROW:
+      return open_table_samples(config, format, std::move(part));
     default:
       return open_npy(config, std::move(part));
   }
@@ -286,7 +313,8 @@ Result<std::unique_ptr<FileCheck>> open_check(const SampleSourceConfig& config, 
 }
 
 Status packed_as_named(std::string_view path, Format format, const SamplePart& part) {
-  const bool lines = format == SampleSourceConfig::JSONL || format == SampleSourceConfig::TEXT;
+  const bool lines = format == SampleSourceConfig::JSONL || format == SampleSourceConfig::TEXT ||
+                     format == SampleSourceConfig::CSV;
   const std::string name = name_of(path);
   const bool named = std::ranges::any_of(
       kPackings, [&](std::string_view ending) { return name.ends_with(ending); });

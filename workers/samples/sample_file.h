@@ -167,13 +167,16 @@ struct SamplePart {
                                                            SamplePart part);
 [[nodiscard]] Result<std::unique_ptr<SampleFile>> open_npz(const SampleSourceConfig& config,
                                                            SamplePart part);
-[[nodiscard]] Result<std::unique_ptr<SampleFile>> open_parquet(const SampleSourceConfig& config,
-                                                               SamplePart part);
+[[nodiscard]] Result<std::unique_ptr<SampleFile>> open_table_samples(
+    const SampleSourceConfig& config, SampleSourceConfig_Format format, SamplePart part);
 // Can parts of it be read? False, too, if it cannot be read at all: then that is said once.
 [[nodiscard]] bool can_divide_npz(const SampleSourceConfig& config, int fd);
 [[nodiscard]] Result<std::unique_ptr<FileCheck>> check_npz(const SampleSourceConfig& config,
                                                            shm::Fd fd);
-[[nodiscard]] bool can_divide_parquet(const SampleSourceConfig& config, shm::Fd fd);
+[[nodiscard]] bool can_divide_table(const SampleSourceConfig& config,
+                                    SampleSourceConfig_Format format, shm::Fd fd);
+// Formats whose files Arrow reads (io/arrow_readers.h).
+[[nodiscard]] bool is_table(SampleSourceConfig_Format format) noexcept;
 
 // RF_CHECK: default_of() has no error for any of them.
 [[nodiscard]] std::vector<WantedField> wanted_fields(const SampleSourceConfig& config);

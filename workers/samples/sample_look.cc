@@ -42,7 +42,7 @@ std::string without_names(std::string_view text) {
 }  // namespace
 
 std::string WholeFile::place_text(std::uint64_t place) const {
-  const bool rows = format == SampleSourceConfig::NPZ || format == SampleSourceConfig::PARQUET;
+  const bool rows = format == SampleSourceConfig::NPZ || is_table(format);
   return fmt::format("{} {}", rows ? "row" : "byte", place);
 }
 

@@ -12,7 +12,7 @@
 
 #include "proto/config.pb.h"
 #include "ringfeed/shm/quote.h"
-#include "workers/io/table_file.h"
+#include "workers/io/arrow_readers.h"
 #include "workers/samples/sample_look.h"
 
 namespace ringfeed {
@@ -233,9 +233,8 @@ std::optional<Proposal> propose_samples(const DirectoryLook& look, const Proposa
   }
   Proposal proposal;
   proposal.feed = wish.feed.empty() ? "samples" : wish.feed;
-  if (most->first == SampleSourceConfig::PARQUET && !formats::parquet_table_opener()) {
-    proposal.needs_parquet = true;
-    proposal.problem = "this program reads no Parquet files";
+  if (const auto readers = formats::arrow_readers(); is_table(most->first) && !readers) {
+    proposal.problem = readers.error().message();
     return proposal;
   }
   const Seen seen = look_into(files);

@@ -10,10 +10,11 @@
 #include <utility>
 #include <vector>
 
+#include "ringfeed/shm/quote.h"
 #include "ringfeed/worker/random.h"
 #include "ringfeed/worker/sample.h"
 #include "workers/files/file_facts.h"
-#include "workers/io/table_file.h"
+#include "workers/io/arrow_readers.h"
 #include "workers/kit/cached_files.h"
 #include "workers/kit/resumed_split.h"
 #include "workers/kit/stage_help.h"
@@ -372,16 +373,15 @@ StepStatus SampleReader::step(Step& step) noexcept {
   return state_.split.advance(step, *record, at_, ~std::uint64_t{0});
 }
 
-// What reads Parquet files is a program of its own.
-constexpr char kParquetProgram[] = "ringfeed-worker-parquet";
-
-bool reads_parquet(const StageView& stage) {
+// By what the configuration shows; the first bytes of a file may say otherwise.
+bool reads_tables(const StageView& stage) {
   const SampleSourceConfig& own = stage.config.sample_source();
-  if (own.format() != SampleSourceConfig::BY_NAME) {
-    return own.format() == SampleSourceConfig::PARQUET;
-  }
+  if (own.format() != SampleSourceConfig::BY_NAME) return is_table(own.format());
   const std::string patterns = stage.links.input("input").said.get(kFilePatterns);
-  return patterns.find("parquet") != std::string::npos;
+  const auto has = [&](std::string_view ending) {
+    return patterns.find(ending) != std::string::npos;
+  };
+  return has("parquet") || has("arrow") || has("csv");
 }
 
 std::vector<NodeSpec> source_nodes(const StageView& stage) {
@@ -414,21 +414,27 @@ std::vector<NodeSpec> source_nodes(const StageView& stage) {
   read.weight = 2;
   read.steps_per_commit = 1;
   read.entries_per_step = 64;
-  const bool parquet = reads_parquet(stage);
-  if (parquet) read.program = kParquetProgram;
-  if (!parquet || formats::parquet_table_opener()) {
-    read.create = [](const StageContext& context) {
-      return std::make_unique<SampleReader>(context);
-    };
-  }
+  read.create = [](const StageContext& context) { return std::make_unique<SampleReader>(context); };
   return {files, read};
 }
 
 std::vector<Problem> source_problems(const StageView& stage) {
   std::vector<Problem> problems;
-  const SampleSourceConfig all =
-      with_wishes(stage.config.sample_source(), stage.links.output("output"));
-  for (int i = 0; i < stage.config.sample_source().fields_size(); ++i) {
+  const SampleSourceConfig& own = stage.config.sample_source();
+  if (reads_tables(stage)) {
+    if (const auto readers = formats::arrow_readers(); !readers) {
+      problems.push_back({"format", readers.error().message()});
+    }
+  }
+  if (own.has_csv_delimiter() &&
+      (own.csv_delimiter().size() != 1 || own.csv_delimiter().find_first_of("\"\r\n") == 0)) {
+    problems.push_back({"csv_delimiter",
+                        fmt::format("csv_delimiter is {}; give one character of one byte, such as "
+                                    "\";\" or \"\\t\", and no quote",
+                                    in_quotes(own.csv_delimiter()))});
+  }
+  const SampleSourceConfig all = with_wishes(own, stage.links.output("output"));
+  for (int i = 0; i < own.fields_size(); ++i) {
     const SampleFieldConfig& field = all.fields(i);
     const std::string path = fmt::format("fields[{}]", i);
     if (field.name().empty()) problems.push_back({path, "it has no name; add name: \"...\""});

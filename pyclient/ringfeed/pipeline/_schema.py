@@ -76,6 +76,8 @@ ENUMS: dict[str, dict[str, int]] = {
         "NPZ": 5,
         "PARQUET": 6,
         "JSON": 7,
+        "ARROW": 8,
+        "CSV": 9,
     },
     "SampleSourceConfig.Group": {"NEIGHBOURS": 0, "BY_KEY": 1},
     "SampleSourceConfig.Verify": {"ALONG": 0, "BEFORE": 1},
@@ -535,6 +537,8 @@ MESSAGES: dict[str, tuple[Field, ...]] = {
         Field("window_bytes_max", "uint64", least=1048576, most=2147483648),
         Field("group", "enum", "SampleSourceConfig.Group"),
         Field("group_window", "uint32", least=1, most=16777216),
+        Field("csv_delimiter", "text"),
+        Field("csv_names", "bool"),
     ),
     "SampleShufflerConfig": (
         Field("input", "text", use="stage"),

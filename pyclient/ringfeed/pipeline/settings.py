@@ -31,7 +31,18 @@ PythonSourceState = Literal["VERIFY", "EXACT", "RUN_FORWARD"]
 SampleFieldOnMissing = Literal["SKIP", "LEAVE_OUT"]
 SampleMixerEnd = Literal["FIRST", "LAST"]
 SampleOrder = Literal["BETTER", "EXACT"]
-SampleSourceFormat = Literal["BY_NAME", "JSONL", "TEXT", "TAR", "NPY", "NPZ", "PARQUET", "JSON"]
+SampleSourceFormat = Literal[
+    "BY_NAME",
+    "JSONL",
+    "TEXT",
+    "TAR",
+    "NPY",
+    "NPZ",
+    "PARQUET",
+    "JSON",
+    "ARROW",
+    "CSV",
+]
 SampleSourceGroup = Literal["NEIGHBOURS", "BY_KEY"]
 SampleSourceVerify = Literal["ALONG", "BEFORE"]
 TensorGeneratorLayout = Literal["THREE_TENSORS", "FIVE_ARRAYS"]
@@ -494,8 +505,8 @@ class BatchField(Message):
     Args:
         name: The sample's field, and the array's name. Required.
         dtype: Type, as NumPy names it, or `text` or `bytes`. Required; but a sample_batcher goes by
-            what the source of its samples says in its `fields`. If both say a type, this one has to
-            hold all values of the other.
+            what the source of its samples says in its `fields`. If both say a type, values are
+            converted as the stage's page says; a number and text contradict each other.
         shape: Shape of a row; none: a number, or in a sample_batcher what the source's `default`
             has. Not of text and bytes.
         bytes_max: (1 KiB to 1 TiB, default 1 MiB) Of text and bytes: the most that all rows of a

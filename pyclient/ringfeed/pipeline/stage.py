@@ -783,11 +783,9 @@ def parquet_source(
     Page checksums are verified if a file has them. If no file of an epoch can be used, an endless
     run waits until one of them changes or another one appears.
 
-    Its whole stage group runs in the program `ringfeed-worker-parquet`, which is `ringfeed-worker`
-    with Apache Arrow. The build takes Arrow from an installation or from the Python package
-    `pyarrow`. At run time the program needs `pyarrow` of the same major version, which `pip install
-    'ringfeed[parquet]'` brings; if it is missing, `ringfeed check` says so. `ringfeed restart
-    --binary` takes such a program for such a group.
+    Files are read by Apache Arrow, which comes with ringfeed, whatever pyarrow is there. A build
+    takes it from an installation or from the Python package `pyarrow`; without, `ringfeed check`
+    says so.
 
     Args:
         directory: Directory with the files: its own `*.parquet`, not those in directories below it,
@@ -1423,6 +1421,8 @@ def sample_source(
     window_bytes_max: int | None = None,
     group: settings.SampleSourceGroup | None = None,
     group_window: int | None = None,
+    csv_delimiter: str | None = None,
+    csv_names: bool | None = None,
     threads: int | None = None,
     queue_capacity: int | None = None,
     queue_bytes: int | str | None = None,
@@ -1476,8 +1476,8 @@ def sample_source(
     - lanes: each reads parts of files, `block_bytes` long, in turn. A packed file cannot be taken
       apart, nor can a tar or a zip with deflated arrays: it is one part. A part of a table has the
       row groups that begin in it.
-    - program: the stage group of one that reads Parquet files runs in `ringfeed-worker-parquet`,
-      which needs Apache Arrow, as `parquet_source` does.
+    - tables: Parquet, Arrow and CSV are read by Apache Arrow, which comes with ringfeed, whatever
+      pyarrow is there.
     - lineage: a hash of the path, and a place: the byte of the file, as it is unpacked, where the
       line, the sample's first member or the row begins; of zips of arrays and of tables the number
       of the row. `ringfeed.lineage()` in Python finds the file and the place.
@@ -1500,23 +1500,24 @@ def sample_source(
         input: Where records come from: "stage" or "stage.port". Required.
         format: (default "BY_NAME") What the files hold. Default: their names say it. BY_NAME: By
             the ending, in small letters or large ones: `.jsonl`, `.jsonlines`, `.ndjson` and
-            `.json`; `.txt` and `.text`; `.tar`, `.tgz`; `.npy`; `.npz`; `.parquet`, `.pq`. Also
-            before `.gz`, `.zst`, `.bz2` and `.xz`. Where the first bytes show one of the formats
-            that begin with a mark of their own, they count and not the name. A `.json` whose first
-            line is no object by itself is JSON. For Parquet files the patterns of a
-            `file_path_provider` must show it, or the stage runs in a program that cannot read them;
-            JSONL: Objects of JSON, one in each line; TEXT: Lines of text; TAR: A tar in
+            `.json`; `.txt` and `.text`; `.tar`, `.tgz`; `.npy`; `.npz`; `.parquet`, `.pq`;
+            `.arrow`, `.feather`, `.ipc`; `.csv`, `.tsv`. Also before `.gz`, `.zst`, `.bz2` and
+            `.xz`. Where the first bytes show one of the formats that begin with a mark of their
+            own, they count and not the name. A `.json` whose first line is no object by itself is
+            JSON; JSONL: Objects of JSON, one in each line; TEXT: Lines of text; TAR: A tar in
             WebDataset's grouping; NPY: An array of NumPy's; NPZ: Arrays of NumPy's, as savez() and
-            savez_compressed() write them; PARQUET: A table. The stage group runs in
-            `ringfeed-worker-parquet`; JSON: One document of JSON: an array, each element of which
-            is a sample, or one object.
+            savez_compressed() write them; PARQUET: A table; JSON: One document of JSON: an array,
+            each element of which is a sample, or one object; ARROW: A table of Apache Arrow (IPC):
+            a file, which Feather of version 2 is as well, or a stream; CSV: A table as text, a row
+            a line.
         fields: The fields to take, in this order; default: all, in the order of each object. A
             line, or a row, that lacks one of them is skipped, unless the field says otherwise.
         shuffle_files: (default False) Puts the files in another order in every epoch.
         block_bytes: (64 KiB to 1 GiB, default 8 MiB) Bytes of a part of a file that one lane reads
             before the next one's turn.
         line_bytes_max: (1 KiB to 1 GiB, default 64 MiB) The longest line, or element of a document,
-            in bytes; longer ones are skipped (`skipped_too_large`).
+            in bytes; longer ones are skipped (`skipped_too_large`). 1 KiB to 1 GiB. With a row of
+            CSV that is longer the file ends (`skipped_damaged`).
         strict: (default False) A line of JSON with NaN, Infinity or -Infinity in it, wherever that
             is, is none (`skipped_no_json`).
         verify: (default "ALONG") When the checksums of packed files and of zips of arrays are
@@ -1532,6 +1533,10 @@ def sample_source(
         group_window: (1 to 16777216, default 65536) With BY_KEY: samples that wait for more of
             their members. When there are more, the first goes out. In memory are the names, and of
             a packed tar what the members hold, to 1 GiB.
+        csv_delimiter: Of CSV: what stands between the cells, one character. Default: the comma, or,
+            where the first line has none, the first of tab, `;` and `|` that it has.
+        csv_names: (default True) Of CSV: the first row names the columns. Without, they are `f0`,
+            `f1` and so on.
         threads: (1 to 64, default 1) Lanes, each a thread.
         queue_capacity: (1 to 1048576, default 4096) Records queued at each output, per ring (from
             one lane to one lane). For batches that trainers read, the number of slots of the feed,

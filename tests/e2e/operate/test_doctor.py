@@ -349,7 +349,8 @@ PLACES = [
 def copied(change: str) -> str:
     """The programs, as links but for ringfeed itself, which looks for the others beside it."""
     return (
-        "mkdir bin && ln -s $BIN/* bin && rm bin/ringfeed && cp $BIN/ringfeed bin && "
+        "mkdir bin lib && ln -s $BIN/* bin && rm bin/ringfeed && cp $BIN/ringfeed bin && "
+        "ln -s $(realpath $BIN/../lib/libringfeed_arrow.so) lib && "
         f"export PATH=${{PATH#*:}} && {change}"
     )
 
@@ -399,25 +400,14 @@ PROGRAMS = [
         printed="",
     ),
     Fault(
-        "no_worker_for_parquet",
-        "workers",
-        BETTER,
-        "there is no .*ringfeed-worker-parquet",
-        copied("rm bin/ringfeed-worker-parquet"),
-        program=COPY,
-        mend="ln -sf $BIN/ringfeed-worker-parquet bin",
-        printed="",
-    ),
-    Fault(
         "no_arrow",
         "workers",
         BETTER,
-        "lacks Arrow's libraries",
-        "mkdir empty && arrow=$(ldd $BIN/ringfeed-worker-parquet | "
-        "sed -n 's|.* => \\(/.*\\)/libarrow.so.*|\\1|p') && mount --bind empty $arrow",
+        "what reads Parquet, Arrow and CSV files cannot be loaded",
+        "arrow=$(realpath $BIN/../lib/libringfeed_arrow.so) && mount --bind /dev/null $arrow",
         inside=MOUNTS,
         mend="umount $arrow",
-        printed="pip install 'pyarrow",
+        printed="",
     ),
     Fault(
         "no_worker_for_python",

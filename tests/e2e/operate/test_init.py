@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import os
@@ -17,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import ringfeed
 import ringfeed.pipeline as rp
@@ -342,7 +345,30 @@ def texts(directory: Path) -> int:
     return 100
 
 
-@pytest.mark.parametrize("make", [jsonl, web_dataset, zips_of_arrays, texts])
+def comma_separated(directory: Path) -> int:
+    rows = "".join(f'{i},{i / 4},"text, {i}"\n' for i in range(70))
+    (directory / "a.csv").write_text("id,score,text\n" + rows)
+    (directory / "b.csv.gz").write_bytes(gzip.compress(b"id,score,text\n1,2,x\n"))
+    return 71
+
+
+def tables(directory: Path) -> int:
+    table = pa.table({"id": list(range(30)), "vec": [[0.5, 1.0]] * 30, "text": ["x"] * 30})
+    pq.write_table(table, directory / "a.parquet")
+    return 30
+
+
+def arrow_streams(directory: Path) -> int:
+    table = pa.table({"id": list(range(30)), "text": ["x"] * 30})
+    with pa.OSFile(str(directory / "a.arrow"), "wb") as file:
+        with pa.ipc.new_stream(file, table.schema) as sink:
+            sink.write_table(table, max_chunksize=7)
+    return 30
+
+
+@pytest.mark.parametrize(
+    "make", [jsonl, web_dataset, zips_of_arrays, texts, comma_separated, tables, arrow_streams]
+)
 def test_data_of_ones_own_becomes_a_feed_that_runs(
     tmp_path: Path, here: Path, make: Callable[[Path], int]
 ) -> None:

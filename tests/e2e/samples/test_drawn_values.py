@@ -67,7 +67,10 @@ def read(tmp_path: Path) -> Iterator[Read]:
         # The last line of each stage has its counters.
         counted = re.findall(r"(?:source|batches): (.*)", runs[-1].text())
         skipped = re.findall(r"skipped_(\w+)=(\d+)", " ".join(counted))
-        return got, Counter({reason: int(count) for reason, count in skipped})
+        total: Counter[str] = Counter()
+        for reason, count in skipped:
+            total[reason] += int(count)
+        return got, total
 
     yield start
     for run in runs:

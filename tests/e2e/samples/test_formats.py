@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import ringfeed
 
-from tests.support.feeds.feed_run import BIN, FeedRun
+from tests.support.feeds.feed_run import FeedRun
 from tests.support.feeds.scenes import kill_a_worker
 
 pa = pytest.importorskip("pyarrow")
@@ -27,7 +27,7 @@ STAGES = """
 feed: "{feed}"
 seed: {seed}
 epochs: {epochs}
-stages {{ name: "provider" file_path_provider {{ directory: "{directory}" {patterns} }} }}
+stages {{ name: "provider" file_path_provider {{ directory: "{directory}" }} }}
 stages {{ name: "source" sample_source {{
   input: "provider" threads: {readers} block_bytes: 65536 {source} }} }}
 stages {{ name: "batches" sample_batcher {{
@@ -56,7 +56,7 @@ def make(tmp_path: Path) -> Iterator[MakeFormats]:
     runs: list[FeedRun] = []
 
     def start(directory: Path, **settings: Any) -> FeedRun:
-        values = {"feed": "formats", "pipeline": STAGES, "patterns": "", "source": "", **settings}
+        values = {"feed": "formats", "pipeline": STAGES, "source": "", **settings}
         work = tmp_path / f"run{len(runs)}"
         work.mkdir()
         runs.append(FeedRun(work, directory, **values))
@@ -221,21 +221,13 @@ def test_damaged_zips_are_skipped_and_named(make: MakeFormats, tmp_path: Path) -
             assert text.startswith(f"skipped_{reason}: ") and damaged[name][1] in text, (name, text)
 
 
-def needs_parquet() -> None:
-    if not (BIN / "ringfeed-worker-parquet").exists():
-        pytest.skip("this build reads no Parquet files")
-
-
 def test_tables_come_row_by_row_whoever_dies(make: MakeFormats, tmp_path: Path) -> None:
-    needs_parquet()
     data = tmp_path / "data"
     data.mkdir()
     rows = table(9000)
     pq.write_table(rows.slice(0, 6000), data / "a.parquet", row_group_size=700)
     pq.write_table(rows.slice(6000), data / "b.parquet", compression="zstd", row_group_size=5000)
-    # The pattern says that the stage needs another program.
-    patterns = 'pattern: "*.parquet"'
-    run = make(data, batch=TABLE, source=FIELDS, patterns=patterns)
+    run = make(data, batch=TABLE, source=FIELDS)
     want = columns_of(run)
     assert want["id"] == list(range(9000))
     assert want["text"] == [text.encode() for text in rows["text"].to_pylist()]
@@ -247,7 +239,6 @@ def test_tables_come_row_by_row_whoever_dies(make: MakeFormats, tmp_path: Path) 
             data,
             batch=TABLE,
             source=FIELDS,
-            patterns=patterns,
             readers=1 + kills // 6,
             slots=2,
             extra=OFTEN,
@@ -256,7 +247,6 @@ def test_tables_come_row_by_row_whoever_dies(make: MakeFormats, tmp_path: Path) 
 
 
 def test_columns_of_every_type(make: MakeFormats, tmp_path: Path) -> None:
-    needs_parquet()
     data = tmp_path / "data"
     data.mkdir()
     rows = pa.table(
@@ -305,7 +295,6 @@ def test_columns_of_every_type(make: MakeFormats, tmp_path: Path) -> None:
 
 
 def test_nulls_and_ragged_lists_are_told_apart(make: MakeFormats, tmp_path: Path) -> None:
-    needs_parquet()
     data = tmp_path / "data"
     data.mkdir()
     rows = pa.table(
@@ -338,7 +327,6 @@ def test_nulls_and_ragged_lists_are_told_apart(make: MakeFormats, tmp_path: Path
 
 
 def test_damaged_tables_are_skipped_and_named(make: MakeFormats, tmp_path: Path) -> None:
-    needs_parquet()
     data = tmp_path / "data"
     data.mkdir()
     rows = table(4000)
@@ -370,17 +358,6 @@ def test_damaged_tables_are_skipped_and_named(make: MakeFormats, tmp_path: Path)
     assert columns_of(again, 8) == got
 
 
-def test_a_program_that_reads_no_tables_says_so(make: MakeFormats, tmp_path: Path) -> None:
-    data = tmp_path / "data"
-    data.mkdir()
-    (data / "a.txt").write_text("only line\n")
-    pq.write_table(pa.table({"text": ["x"]}), data / "b.parquet")
-    run = make(data, batch='fields { name: "text" dtype: "text" }')
-    assert columns_of(run)["text"] == [b"only line"]
-    assert "skipped_unreadable" in skipped(run)["b.parquet"]
-    assert "set `format: PARQUET`" in skipped(run)["b.parquet"]
-
-
 def test_lineage_names_the_file_and_the_place(make: MakeFormats, tmp_path: Path) -> None:
     data = tmp_path / "data"
     (data / "deep").mkdir(parents=True)
@@ -393,13 +370,18 @@ def test_lineage_names_the_file_and_the_place(make: MakeFormats, tmp_path: Path)
             info.size = 3
             shard.addfile(info, io.BytesIO(str(i).encode()))
     np.savez(data / "d.npz", id=np.arange(450, 500))
+    (data / "e.csv").write_text("id,pad\n" + "".join(f'{i},"\n"\n' for i in range(500, 520)))
+    with pa.OSFile(str(data / "f"), "wb") as file:
+        with pa.ipc.new_file(file, pa.schema({"id": pa.int64()})) as sink:
+            sink.write_table(pa.table({"id": list(range(520, 530))}))
+    (data / "f").rename(data / "f.arrow")
     run = make(
         data,
         source='fields { name: "id" dtype: "int64" }',
         batch='fields { name: "id" dtype: "int64" }',
     )
     got = columns_of(run)
-    assert sorted(got["id"]) == list(range(500))
+    assert sorted(got["id"]) == list(range(530))
     origins = ringfeed.lineage(np.array(got["lineage"], np.uint64), data)
     for number, origin in zip(got["id"], origins, strict=True):
         if number < 200:
@@ -408,13 +390,16 @@ def test_lineage_names_the_file_and_the_place(make: MakeFormats, tmp_path: Path)
             want = f"deep/b.jsonl.gz, line {number - 199}"
         elif number < 450:
             want = f"c.tar, member {number}.id"
-        else:
+        elif number < 500:
             want = f"d.npz, row {number - 450}"
+        elif number < 520:
+            want = f"e.csv, row {number - 500}"
+        else:
+            want = f"f.arrow, row {number - 520}"
         assert str(origin) == f"{data}/{want}"
 
 
 def test_text_that_is_no_utf_8_costs_its_row_alone(make: MakeFormats, tmp_path: Path) -> None:
-    needs_parquet()
     data = tmp_path / "data"
     data.mkdir()
     texts = pa.array([b"one", b"\xff", b"three"], pa.binary()).cast(pa.string(), safe=False)

@@ -14,7 +14,7 @@ import pytest
 import ringfeed
 import ringfeed.pipeline as rp
 
-from tests.support.feeds.feed_run import BIN, FeedRun
+from tests.support.feeds.feed_run import FeedRun
 
 PIPELINE = """
 feed: "{feed}"
@@ -189,8 +189,6 @@ def test_the_last_member_of_a_name_counts(read: Read) -> None:
 def test_columns_of_one_name_are_refused_by_name(read: Read) -> None:
     pa = pytest.importorskip("pyarrow")
     pq = pytest.importorskip("pyarrow.parquet")
-    if not (BIN / "ringfeed-worker-parquet").exists():
-        pytest.skip("this build reads no Parquet files")
 
     def file_of(columns: list[Any], names: list[str]) -> bytes:
         sink = pa.BufferOutputStream()
@@ -226,8 +224,6 @@ def test_columns_of_one_name_are_refused_by_name(read: Read) -> None:
 def test_nulls_of_tables_have_defaults(read: Read) -> None:
     pa = pytest.importorskip("pyarrow")
     pq = pytest.importorskip("pyarrow.parquet")
-    if not (BIN / "ringfeed-worker-parquet").exists():
-        pytest.skip("this build reads no Parquet files")
 
     def file_of(columns: dict[str, Any]) -> bytes:
         sink = pa.BufferOutputStream()

@@ -79,7 +79,7 @@ def test_only_data_is_read(read: Read, tmp_path: Path) -> None:
         (data / name).write_text(2 * line(name))  # one object alone would say something of others
     (data / "f.Txt").write_text("f.Txt\n")
     (data / "g.jsonl.GZ").write_bytes(gzip.compress(line("g.jsonl.GZ").encode()))
-    others = ["README.md", "LICENSE", "SHA256SUMS", "_SUCCESS", "x.csv", "h.jpg", "i.gz"]
+    others = ["README.md", "LICENSE", "SHA256SUMS", "_SUCCESS", "x.html", "h.jpg", "i.gz"]
     left = ["a.jsonl~", "#a.jsonl#", "a.jsonl.tmp", "b.jsonl.bak", "c.jsonl.crdownload", "d.part"]
     for name in others + left:
         (data / name).write_text(line("never"))
@@ -97,11 +97,11 @@ def test_only_data_is_read(read: Read, tmp_path: Path) -> None:
 def test_what_format_says_is_read(read: Read, tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()
-    for name in ("part-00000", "README.md", "x.csv"):
+    for name in ("part-00000", "README.md", "x.html"):
         (data / name).write_text(line(name))
     (data / "part-00000~").write_text(line("never"))
     rows, log = read(data, source=f"format: JSONL {TEXT}")
-    assert sorted(rows) == ["README.md", "part-00000", "x.csv"]
+    assert sorted(rows) == ["README.md", "part-00000", "x.html"]
     assert "files_passed_over=1" in log
 
 

@@ -173,11 +173,11 @@ class LaneRig::SinkStage final : public Stage {
 
 // ---- description
 
-LaneRig::LaneRig(const std::string& feed_text, formats::OpenRowFile open_parquet) {
+LaneRig::LaneRig(const std::string& feed_text, const formats::ArrowReaders* arrow) {
   if (!google::protobuf::TextFormat::ParseFromString(feed_text, &config_)) {
     throw Error(ErrorCode::kConfiguration, "the rig's feed cannot be read: " + feed_text);
   }
-  formats::set_parquet_opener(std::move(open_parquet));
+  formats::set_arrow_readers(arrow);
   register_all_stages(registry_);
 }
 

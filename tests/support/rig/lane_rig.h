@@ -39,7 +39,7 @@
 #include "ringfeed/shm/feed.h"
 #include "ringfeed/shm/node_lanes.h"
 #include "ringfeed/shm/segment.h"
-#include "workers/io/row_file.h"
+#include "workers/io/arrow_readers.h"
 #include "workers/runtime/lane.h"
 #include "workers/runtime/links.h"
 #include "workers/runtime/registry.h"
@@ -91,7 +91,7 @@ class LaneRig {
  public:
   // `feed_text`: a DataLoaderConfig in text format; its stages are known, but are no part of the
   // rig.
-  explicit LaneRig(const std::string& feed_text = "", formats::OpenRowFile open_parquet = {});
+  explicit LaneRig(const std::string& feed_text = "", const formats::ArrowReaders* arrow = nullptr);
   ~LaneRig();
   LaneRig(const LaneRig&) = delete;
   LaneRig& operator=(const LaneRig&) = delete;

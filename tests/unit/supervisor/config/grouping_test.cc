@@ -111,7 +111,7 @@ TEST(DefaultGroups, AStageThatOnlyTheWorkerHasIsApartFromOneThatItCannotRun) {
     return stage_groups(checked.configuration.message(), checked.plan, checked.checked.wiring, 2);
   };
   ASSERT_EQ(found()[0].name, "provider+loader+pool");
-  checked.plan.mutable_stages(0)->mutable_nodes(0)->set_program("ringfeed-worker-parquet");
+  checked.plan.mutable_stages(0)->mutable_nodes(0)->set_program("ringfeed-worker-python");
   EXPECT_EQ(found()[0].name, "provider+loader+pool") << "its program has the others too";
   checked.plan.mutable_stages(2)->mutable_nodes(0)->set_no_other_program(true);
   std::vector<StageGroup> groups = found();

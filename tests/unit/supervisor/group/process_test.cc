@@ -39,22 +39,6 @@ TEST(Program, IsTheWorkerOrWhatIsBesideIt) {
   }
 }
 
-TEST(Program, LacksItsLibrariesIfItEndsAsThoseDo) {
-  EXPECT_TRUE(libraries_found("/bin/true"));
-  EXPECT_TRUE(libraries_found("/bin/false"));
-  // With words that it does not know, a shell ends with 2; 127 is what the loader ends with.
-  EXPECT_TRUE(libraries_found("/bin/sh"));
-  const std::string path = ::testing::TempDir() + "no_libraries." + std::to_string(::getpid());
-  {
-    std::ofstream script(path);
-    script << "#!/bin/sh\nexit 127\n";
-  }
-  std::filesystem::permissions(path, std::filesystem::perms::owner_all);
-  EXPECT_FALSE(libraries_found(path));
-  std::filesystem::remove(path);
-  EXPECT_THROW(static_cast<void>(libraries_found("/nowhere/worker")), Error);
-}
-
 TEST(Child, ADeathWhileRunningStartsAnotherProcess) {
   for (const ChildState state : {ChildState::kStarting, ChildState::kRunning}) {
     EXPECT_EQ(next_step(state, ChildEvent::kDiedAgain),

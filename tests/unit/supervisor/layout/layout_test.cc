@@ -111,17 +111,17 @@ TEST(FeedLayout, AGroupWithAPluginsStageTakesNoOtherProgram) {
   feed.plan.mutable_stages(1)->mutable_nodes(0)->set_no_other_program(true);
   EXPECT_EQ(refusal(), "");
   NodePlan& source = *feed.plan.mutable_stages(0)->mutable_nodes(0);
-  source.set_program("ringfeed-worker-parquet");
+  source.set_program("ringfeed-worker-python");
   const std::string both =
-      "stage group 'front' has stage 'source', which ringfeed-worker-parquet runs, and stage 'mix' "
+      "stage group 'front' has stage 'source', which ringfeed-worker-python runs, and stage 'mix' "
       "of a plug-in, which only the plug-in can run: put them into different groups";
   EXPECT_EQ(refusal(), both);
   // In whichever order they come.
   source.clear_program();
   source.set_no_other_program(true);
   feed.plan.mutable_stages(1)->mutable_nodes(0)->clear_no_other_program();
-  feed.plan.mutable_stages(1)->mutable_nodes(0)->set_program("ringfeed-worker-parquet");
-  EXPECT_THAT(refusal(), HasSubstr("has stage 'mix', which ringfeed-worker-parquet runs, and stage "
+  feed.plan.mutable_stages(1)->mutable_nodes(0)->set_program("ringfeed-worker-python");
+  EXPECT_THAT(refusal(), HasSubstr("has stage 'mix', which ringfeed-worker-python runs, and stage "
                                    "'source' of a plug-in"));
 }
 

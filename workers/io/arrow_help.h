@@ -1,4 +1,4 @@
-// What the readers of Parquet files have in common. Only they include it.
+// What the readers that use Apache Arrow have in common. Only they include it.
 #pragma once
 
 #include <arrow/memory_pool.h>
@@ -16,9 +16,9 @@ namespace ringfeed::formats {
 // Read from the file at once, of each column.
 inline constexpr std::int64_t kParquetReadBytes = 256 * 1024;
 // A damaged length must not take all memory: beyond this, a file gets three times what it says that
-// a row group holds, and no file gets more than kParquetMemoryBytesMax.
-inline constexpr std::int64_t kParquetMemoryBytes = 512LL << 20;
-inline constexpr std::int64_t kParquetMemoryBytesMax = 16LL << 30;
+// a row group holds, and no file gets more than kArrowMemoryBytesMax.
+inline constexpr std::int64_t kArrowMemoryBytes = 512LL << 20;
+inline constexpr std::int64_t kArrowMemoryBytesMax = 16LL << 30;
 inline constexpr std::int32_t kThriftStringBytesMax = 64 << 20;
 
 // What Arrow throws and what is thrown here, as text.
@@ -34,7 +34,7 @@ std::string fault_of(Function&& function) noexcept {
   }
 }
 
-struct ParquetDamage : std::runtime_error {
+struct ArrowDamage : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 

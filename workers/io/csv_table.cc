@@ -1,0 +1,372 @@
+#include "workers/io/csv_table.h"
+
+#include <arrow/array.h>
+#include <arrow/buffer.h>
+#include <arrow/csv/api.h>
+#include <arrow/io/interfaces.h>
+#include <arrow/record_batch.h>
+#include <arrow/type.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <deque>
+#include <mutex>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+
+#include "workers/io/arrow_help.h"
+
+namespace ringfeed::formats {
+namespace {
+
+constexpr std::int32_t kBlockBytes = 1 << 20;
+constexpr std::size_t kHeadBytes = std::size_t{64} << 10;
+
+// A file as it is unpacked, for Arrow, which reads ahead in a thread of its own: whole lines, as
+// long as these are not too long. Where the file cannot be read further it seems to end.
+class UnpackedInput final : public arrow::io::InputStream {
+ public:
+  UnpackedInput(shm::Fd fd, const CsvFormat& format)
+      : stream_(std::move(fd), format.packing, 0, format.window_bytes_max) {}
+
+  arrow::Status Close() override {
+    closed_ = true;
+    return arrow::Status::OK();
+  }
+  [[nodiscard]] bool closed() const override { return closed_; }
+  [[nodiscard]] arrow::Result<std::int64_t> Tell() const override {
+    return static_cast<std::int64_t>(stream_.offset());
+  }
+  arrow::Result<std::int64_t> Read(std::int64_t bytes, void* to) override {
+    const std::span<std::byte> room(static_cast<std::byte*>(to), static_cast<std::size_t>(bytes));
+    std::size_t have = std::min(rest_.size(), room.size());
+    std::copy_n(rest_.begin(), have, room.begin());
+    rest_.erase(rest_.begin(), rest_.begin() + static_cast<std::ptrdiff_t>(have));
+    bool over = false;
+    while (have < room.size() && !over && !fault_) {
+      const Result<std::size_t> got = stream_.read(room.subspan(have));
+      if (!got) {
+        fault_ = got.error();
+      } else {
+        have += *got;
+        over = *got == 0;
+      }
+    }
+    if (over) return static_cast<std::int64_t>(have);
+    const auto last =
+        std::find(room.rend() - static_cast<std::ptrdiff_t>(have), room.rend(), std::byte{'\n'});
+    const auto whole = static_cast<std::size_t>(room.rend() - last);
+    if (fault_) {
+      // Of a line that is cut nothing is made.
+      if (whole == 0 && in_line_) return arrow::Status::IOError(fault_->message());
+      return static_cast<std::int64_t>(whole);
+    }
+    in_line_ = whole == 0;
+    if (in_line_) return static_cast<std::int64_t>(have);
+    rest_.insert(rest_.begin(), room.begin() + static_cast<std::ptrdiff_t>(whole),
+                 room.begin() + static_cast<std::ptrdiff_t>(have));
+    return static_cast<std::int64_t>(whole);
+  }
+  arrow::Result<std::shared_ptr<arrow::Buffer>> Read(std::int64_t bytes) override {
+    ARROW_ASSIGN_OR_RAISE(auto buffer, arrow::AllocateResizableBuffer(bytes));
+    ARROW_ASSIGN_OR_RAISE(const std::int64_t got, Read(bytes, buffer->mutable_data()));
+    ARROW_RETURN_NOT_OK(buffer->Resize(got));
+    return std::shared_ptr<arrow::Buffer>(std::move(buffer));
+  }
+
+  // Why it cannot be read further, after Arrow has said that nothing more comes.
+  [[nodiscard]] const std::optional<Error>& fault() const noexcept { return fault_; }
+  [[nodiscard]] std::uint64_t trailing_bytes() const noexcept { return stream_.trailing_bytes(); }
+
+ private:
+  ByteStream stream_;
+  bool closed_ = false;
+  std::vector<std::byte> rest_;  // read, behind the last line that was given
+  bool in_line_ = false;         // a part of a line was given
+  std::optional<Error> fault_;
+};
+
+// The first bytes, as they are unpacked.
+Result<std::string> head_of(shm::Fd fd, const CsvFormat& format) {
+  ByteStream stream(std::move(fd), format.packing, 0, format.window_bytes_max);
+  std::string head(kHeadBytes, '\0');
+  std::size_t have = 0;
+  while (have < head.size()) {
+    const auto room = std::as_writable_bytes(std::span(head).subspan(have));
+    const Result<std::size_t> got = stream.read(room);
+    if (!got && have == 0) return got.error();
+    if (!got || *got == 0) break;
+    have += *got;
+  }
+  head.resize(have);
+  return head;
+}
+
+// What stands between the cells of the first line: a comma, if there is one.
+char delimiter_of(std::string_view head) {
+  std::string outside;
+  bool quoted = false;
+  for (const char c : head) {
+    if (c == '"') quoted = !quoted;
+    if (!quoted && (c == '\n' || c == '\r') && !outside.empty()) break;
+    if (!quoted && c != '\n' && c != '\r') outside += c;
+  }
+  for (const char c : {',', '\t', ';', '|'}) {
+    if (outside.find(c) != std::string::npos) return c;
+  }
+  return ',';
+}
+
+class CsvTable final : public TableFile {
+ public:
+  // Throws Error, ArrowDamage.
+  CsvTable(shm::Fd fd, const CsvFormat& format) : fd_(std::move(fd)), format_(format) {
+    Result<std::string> head = head_of(again(), format_);
+    if (!head) throw head.error();
+    std::string_view text = *head;
+    if (text.starts_with("\xff\xfe") || text.starts_with("\xfe\xff")) {
+      throw Error(ErrorCode::kUnsupported, "it is UTF-16: write it as UTF-8");
+    }
+    if (text.starts_with("\xef\xbb\xbf")) text.remove_prefix(3);
+    // No row: nothing, or names alone, without the end of a line, which Arrow takes for an error.
+    const std::size_t line = text.find_first_of("\r\n", text.find_first_not_of("\r\n"));
+    const bool names_alone = format_.has_names && line == std::string_view::npos;
+    if (text.find_first_not_of("\r\n") == std::string_view::npos) return;
+    if (names_alone && text.size() < kHeadBytes - 3) return;
+    if (!format_.delimiter) format_.delimiter = delimiter_of(text);
+    arrow::csv::ReadOptions read = read_options();
+    read.autogenerate_column_names = !format_.has_names;
+    names_ = make_reader(read, {})->schema()->field_names();
+    groups_.push_back({.begin = 0, .first_row = 0, .rows = kRowsUnknown});
+  }
+
+  [[nodiscard]] const std::vector<std::string>& columns() const noexcept override { return names_; }
+  [[nodiscard]] const std::vector<RowGroup>& row_groups() const noexcept override {
+    return groups_;
+  }
+  [[nodiscard]] bool is_text() const noexcept override { return true; }
+  [[nodiscard]] bool in_doubt() const noexcept override {
+    return format_.packing != Packing::kPlain && !over_;
+  }
+  [[nodiscard]] std::uint64_t trailing_bytes() const noexcept override { return trailing_bytes_; }
+
+  void choose(std::vector<std::size_t> columns) override { chosen_ = std::move(columns); }
+
+  [[nodiscard]] Status open(std::size_t) override {
+    rows_before_ = 0;
+    return guarded([&] { open_reader(0); });
+  }
+
+  [[nodiscard]] Result<std::uint64_t> decode() override {
+    rows_.clear();
+    faults_.clear();
+    if (Status decoded = guarded([&] { decode_block(); }); !decoded) return decoded.error();
+    rows_before_ += rows_.size();
+    return rows_.size();
+  }
+
+  void value(std::size_t column, std::uint64_t row, TableValue& to) const override {
+    const arrow::BinaryArray& cells = *arrays_[place_of_.at(chosen_[column])];
+    const std::string_view text = cells.GetView(rows_[row]);
+    const auto* const from = reinterpret_cast<const std::byte*>(text.data());
+    to.type = TableType::kText;
+    to.bytes.assign(from, from + text.size());
+  }
+
+  [[nodiscard]] std::string row_fault(std::uint64_t row) const override {
+    const auto fault = faults_.find(row);
+    return fault == faults_.end() ? std::string() : fault->second;
+  }
+
+ private:
+  struct BadRow {
+    std::uint64_t number;  // among the rows, names left out
+    std::string text;
+  };
+  // Arrow parses in threads of its own, which may outlive the table.
+  struct BadRows {
+    std::mutex mutex;
+    std::deque<BadRow> rows;
+  };
+
+  [[nodiscard]] shm::Fd again() const {
+    shm::Fd same(::fcntl(fd_.get(), F_DUPFD_CLOEXEC, 0));
+    if (!same) throw Error(ErrorCode::kIo, std::strerror(errno));
+    return same;
+  }
+
+  template <typename Function>
+  Status guarded(Function&& function) {
+    std::optional<Error> own;
+    const std::string fault = fault_of([&] {
+      try {
+        function();
+      } catch (const Error& error) {
+        own = error;
+      }
+    });
+    if (own) return *own;
+    if (fault.empty()) return {};
+    if (input_ != nullptr && input_->fault()) return *input_->fault();
+    return Error{ErrorCode::kDamaged, fault};
+  }
+
+  [[nodiscard]] arrow::csv::ReadOptions read_options() const {
+    arrow::csv::ReadOptions options = arrow::csv::ReadOptions::Defaults();
+    options.use_threads = false;
+    return options;
+  }
+
+  std::shared_ptr<arrow::csv::StreamingReader> make_reader(
+      arrow::csv::ReadOptions read, const arrow::csv::ConvertOptions& convert) {
+    for (;;) {
+      read.block_size = block_bytes_;
+      auto made = try_reader(read, convert);
+      if (made.ok()) return *made;
+      if (!grow(made.status())) throw ArrowDamage(made.status().ToString());
+    }
+  }
+
+  arrow::Result<std::shared_ptr<arrow::csv::StreamingReader>> try_reader(
+      const arrow::csv::ReadOptions& read, const arrow::csv::ConvertOptions& convert) {
+    arrow::csv::ParseOptions parse = arrow::csv::ParseOptions::Defaults();
+    parse.delimiter = *format_.delimiter;
+    parse.newlines_in_values = true;
+    bad_ = std::make_shared<BadRows>();
+    const std::uint64_t names = format_.has_names ? 1 : 0;
+    parse.invalid_row_handler = [bad = bad_, names](const arrow::csv::InvalidRow& row) {
+      const std::lock_guard lock(bad->mutex);
+      bad->rows.push_back({static_cast<std::uint64_t>(row.number) - 1 - names,
+                           fmt::format("it has {} cells, and there are {} columns",
+                                       row.actual_columns, row.expected_columns)});
+      return arrow::csv::InvalidRowResult::Skip;
+    };
+    over_ = false;
+    input_ = std::make_shared<UnpackedInput>(again(), format_);
+    return arrow::csv::StreamingReader::Make(arrow::io::default_io_context(), input_, read, parse,
+                                             convert);
+  }
+
+  // At the row with that number.
+  void open_reader(std::uint64_t row) {
+    arrow::csv::ReadOptions read = read_options();
+    // Names of our own, because those of the file may be the same.
+    for (std::size_t i = 0; i < names_.size(); ++i) read.column_names.push_back(std::to_string(i));
+    read.skip_rows_after_names = format_.has_names ? 1 : 0;
+    arrow::csv::ConvertOptions convert = arrow::csv::ConvertOptions::Defaults();
+    convert.default_column_type = arrow::binary();
+    convert.check_utf8 = false;
+    convert.strings_can_be_null = false;
+    place_of_.clear();
+    for (const std::size_t column : chosen_) {
+      if (!place_of_.emplace(column, place_of_.size()).second) continue;
+      convert.include_columns.push_back(std::to_string(column));
+    }
+    // All would be read if there were none.
+    if (chosen_.empty()) convert.include_columns.emplace_back("0");
+    reader_ = make_reader(read, convert);
+    at_ = 0;
+    first_ = row;
+  }
+
+  // The next batch with a row behind the first ones, those that are none in it.
+  void decode_block() {
+    while (rows_.empty()) {
+      std::shared_ptr<arrow::RecordBatch> batch;
+      const arrow::Status read = reader_->ReadNext(&batch);
+      if (!read.ok()) {
+        if (!grow(read)) throw ArrowDamage(read.ToString());
+        open_reader(rows_before_);
+        continue;
+      }
+      const std::uint64_t good =
+          batch == nullptr ? 0 : static_cast<std::uint64_t>(batch->num_rows());
+      batch_ = batch;
+      arrays_.clear();
+      for (int i = 0; batch != nullptr && i < batch->num_columns(); ++i) {
+        arrays_.push_back(std::static_pointer_cast<arrow::BinaryArray>(batch->column(i)));
+      }
+      for (std::uint64_t row = 0; row < good;) {
+        if (!add_bad(at_)) add_row(static_cast<std::int64_t>(row++), {});
+      }
+      if (batch != nullptr) continue;
+      while (add_bad(kRowsUnknown)) continue;
+      if (rows_.empty() && input_->fault()) throw Error(*input_->fault());
+      over_ = !input_->fault();
+      trailing_bytes_ = input_->trailing_bytes();
+      return;
+    }
+  }
+
+  // The next one, if it comes at row `upto` or before. False: it does not.
+  [[nodiscard]] bool add_bad(std::uint64_t upto) {
+    const std::lock_guard lock(bad_->mutex);
+    if (bad_->rows.empty() || bad_->rows.front().number > upto) return false;
+    add_row(0, std::move(bad_->rows.front().text));
+    bad_->rows.pop_front();
+    return true;
+  }
+  void add_row(std::int64_t place, std::string fault) {
+    if (at_++ < first_) return;
+    if (!fault.empty()) faults_.emplace(rows_.size(), std::move(fault));
+    rows_.push_back(place);
+  }
+
+  // A row is longer than a block: the next are longer.
+  [[nodiscard]] bool grow(const arrow::Status& fault) {
+    const auto most = static_cast<std::int32_t>(
+        std::min<std::uint64_t>(format_.row_bytes_max, std::uint64_t{1} << 30));
+    if (input_->fault() || block_bytes_ >= most ||
+        fault.message().find("block size") == std::string::npos) {
+      return false;
+    }
+    block_bytes_ =
+        static_cast<std::int32_t>(std::min<std::int64_t>(std::int64_t{8} * block_bytes_, most));
+    return true;
+  }
+
+  shm::Fd fd_;
+  CsvFormat format_;
+  std::int32_t block_bytes_ = kBlockBytes;
+  std::vector<std::string> names_;
+  std::vector<RowGroup> groups_;
+  std::vector<std::size_t> chosen_;
+  std::unordered_map<std::size_t, std::size_t> place_of_;  // of a chosen column, in a batch
+  std::shared_ptr<UnpackedInput> input_;
+  std::shared_ptr<arrow::csv::StreamingReader> reader_;
+  std::shared_ptr<BadRows> bad_;   // met, and not yet given
+  std::uint64_t at_ = 0;           // row of the file that comes next
+  std::uint64_t first_ = 0;        // rows before it have been given
+  std::uint64_t rows_before_ = 0;  // given by earlier calls of decode()
+  bool over_ = false;
+  std::uint64_t trailing_bytes_ = 0;
+  // Of what was decoded last:
+  std::shared_ptr<arrow::RecordBatch> batch_;
+  std::vector<std::shared_ptr<arrow::BinaryArray>> arrays_;
+  std::vector<std::int64_t> rows_;  // places in batch_
+  std::unordered_map<std::uint64_t, std::string> faults_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<TableFile>> open_csv_table(shm::Fd fd, const CsvFormat& format) {
+  std::unique_ptr<TableFile> table;
+  std::optional<Error> own;
+  const std::string fault = fault_of([&] {
+    try {
+      table = std::make_unique<CsvTable>(std::move(fd), format);
+    } catch (const Error& error) {
+      own = error;
+    }
+  });
+  if (own) return *own;
+  if (!fault.empty()) return Error(ErrorCode::kDamaged, fault);
+  return table;
+}
+
+}  // namespace ringfeed::formats
