@@ -10,8 +10,8 @@ namespace ringfeed::inspect {
 
 // What `--propose` answers with, as its exit status.
 inline constexpr int kProposed = 0;
-inline constexpr int kNoProposal = 1;    // why is said on standard error
-inline constexpr int kWrongWords = 2;    // of the command line, likewise
+inline constexpr int kNoProposal = 1;  // why is said on standard error
+inline constexpr int kWrongWords = 2;  // of the command line, likewise
 
 struct ProposalQuestion {
   std::string kind = {};  // a name of Describers::kinds; empty: to be guessed

@@ -43,10 +43,10 @@ struct ProposalWish {
 
 struct Proposal {
   std::string feed = {};
-  std::string found = {};      // "2 tars and 7 .gz files, about 3100 positions"
-  std::string text = {};       // the configuration; empty: there are such files, but of no use
-  std::string problem = {};    // then: why, in one sentence
-  bool other_data = false;     // then: because they hold something else
+  std::string found = {};    // "2 tars and 7 .gz files, about 3100 positions"
+  std::string text = {};     // the configuration; empty: there are such files, but of no use
+  std::string problem = {};  // then: why, in one sentence
+  bool other_data = false;   // then: because they hold something else
 };
 
 // Empty: the directory has no files of this kind.

@@ -27,7 +27,7 @@ struct TypedField {
   std::string name;  // in the sample
   SampleDtype dtype = SampleDtype::kBytes;
   std::optional<std::vector<std::uint32_t>> shape = {};  // none: not known
-  std::string place = {};  // "fields[1] of stage 'lines'"
+  std::string place = {};                                // "fields[1] of stage 'lines'"
 };
 
 // "id int64, x float32"
