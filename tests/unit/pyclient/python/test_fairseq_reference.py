@@ -1103,7 +1103,7 @@ stages {
 def test_configuration_has_the_fields_of_the_stages() -> None:
     """Names and defaults are those of proto/stages/bitext.proto; queues are left to the feed."""
     lines = (TESTS.parent / "proto" / "stages" / "bitext.proto").read_text().split("\n")
-    left = {"input", "queue_capacity", "queue_bytes", "overflow_behavior"}
+    left = {"input", "queue_capacity", "queue_bytes", "overflow_behavior", "skip_limit"}
     values = vars(Config())
     for stage, message in (
         ("source", "BitextSourceConfig"),

@@ -98,4 +98,4 @@ def test_what_is_no_lineage_is_refused(tmp_path: Path) -> None:
         with pytest.raises(ringfeed.InvalidRequest, match="lineage"):
             ringfeed.lineage(wrong, tmp_path)
     with pytest.raises(ringfeed.InvalidRequest, match="format"):
-        ringfeed.lineage([], tmp_path, format="CSV")
+        ringfeed.lineage([], tmp_path, format="PDF")
