@@ -1,6 +1,14 @@
 # Run by cpack on the files of the package, before they are packed.
 set(usr ${CPACK_TEMPORARY_DIRECTORY}/usr)
 
+# Arrow, which Debian does not have, comes as its wheel has it: with symbols, and with libraries in it.
+file(GLOB arrow ${usr}/lib/ringfeed/libarrow.so.* ${usr}/lib/ringfeed/libparquet.so.*)
+if(arrow)
+  execute_process(COMMAND strip --strip-unneeded ${arrow} COMMAND_ERROR_IS_FATAL ANY)
+  file(WRITE ${usr}/share/lintian/overrides/ringfeed
+       "# Apache Arrow is in no package of Debian's, and its build brings these.\nringfeed: embedded-library * [usr/lib/ringfeed/libarrow.so.*]\n")
+endif()
+
 # What Debian's policy asks for (12.1, 12.5, 12.7, 9.1).
 set(doc ${usr}/share/doc/ringfeed)
 file(MAKE_DIRECTORY ${doc} ${CPACK_TEMPORARY_DIRECTORY}/etc/ringfeed)
