@@ -27,7 +27,7 @@ namespace {
 constexpr std::int32_t kBlockBytes = 1 << 20;
 constexpr std::size_t kHeadBytes = std::size_t{64} << 10;
 
-// A file as it is unpacked, for Arrow, which reads ahead in a thread of its own: whole lines, as
+// A file as it is unpacked, for Arrow, which reads ahead in a thread of its own: whole rows, as
 // long as these are not too long. Where the file cannot be read further it seems to end.
 class UnpackedInput final : public arrow::io::InputStream {
  public:
@@ -58,16 +58,21 @@ class UnpackedInput final : public arrow::io::InputStream {
       }
     }
     if (over) return static_cast<std::int64_t>(have);
-    const auto last =
-        std::find(room.rend() - static_cast<std::ptrdiff_t>(have), room.rend(), std::byte{'\n'});
-    const auto whole = static_cast<std::size_t>(room.rend() - last);
+    // Behind the last end of a line that is not in quotes, as far as their number tells.
+    std::size_t whole = 0;
+    bool quoted = in_quotes_;
+    for (std::size_t i = 0; i < have; ++i) {
+      if (room[i] == std::byte{'"'}) quoted = !quoted;
+      if (room[i] == std::byte{'\n'} && !quoted) whole = i + 1;
+    }
     if (fault_) {
-      // Of a line that is cut nothing is made.
-      if (whole == 0 && in_line_) return arrow::Status::IOError(fault_->message());
+      // Of a row that is cut nothing is made.
+      if (whole == 0 && in_row_) return arrow::Status::IOError(fault_->message());
       return static_cast<std::int64_t>(whole);
     }
-    in_line_ = whole == 0;
-    if (in_line_) return static_cast<std::int64_t>(have);
+    in_row_ = whole == 0;
+    in_quotes_ = in_row_ && quoted;
+    if (in_row_) return static_cast<std::int64_t>(have);
     rest_.insert(rest_.begin(), room.begin() + static_cast<std::ptrdiff_t>(whole),
                  room.begin() + static_cast<std::ptrdiff_t>(have));
     return static_cast<std::int64_t>(whole);
@@ -86,8 +91,9 @@ class UnpackedInput final : public arrow::io::InputStream {
  private:
   ByteStream stream_;
   bool closed_ = false;
-  std::vector<std::byte> rest_;  // read, behind the last line that was given
-  bool in_line_ = false;         // a part of a line was given
+  std::vector<std::byte> rest_;  // read, behind the last row that was given
+  bool in_row_ = false;          // a part of a row was given
+  bool in_quotes_ = false;       // and ends in quotes
   std::optional<Error> fault_;
 };
 

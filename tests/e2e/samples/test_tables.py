@@ -182,6 +182,17 @@ def test_a_damaged_packed_text_is_counted(read: Read, tmp_path: Path) -> None:
     (data / "a.csv.gz").write_bytes(whole)
     got, skipped = read(data, "", fields(id="int64"))
     assert skipped["damaged"] == 1 and got["id"] == list(range(len(got["id"])))
+    # A row that is cut in its quotes is none.
+    noise = random.Random(3)
+    cells = "".join(f'{i},"{noise.random()}\n{noise.random()}\nend"\n' for i in range(999))
+    packed = gzip.compress(("id,t\n" + cells).encode())
+    cut = tmp_path / "cut"
+    cut.mkdir()
+    for at in range(200, len(packed), len(packed) // 9):
+        (cut / f"{at}.csv.gz").write_bytes(packed[:at])
+    got, skipped = read(cut, "", fields(id="int64", t="text"))
+    assert {text[-4:] for text in got["t"]} == {b"\nend"}
+    assert skipped["damaged"] == len(list(cut.iterdir()))
     (data / "b.csv").write_text("id\n-1\n")
     got, skipped = read(data, "verify: BEFORE", fields(id="int64"))
     assert skipped["damaged"] == 1 and got["id"] == [-1]
