@@ -16,6 +16,7 @@ import io
 import math
 import mmap
 import operator
+import os
 import pickle
 import struct
 from collections import deque
@@ -38,6 +39,7 @@ from ._bulk import (
     lent_bytes,
     lent_region,
     memory_file,
+    opened_anew,
 )
 
 _ALIGN = 64
@@ -109,6 +111,20 @@ class Memory(FileInMemory):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self._map()
+
+
+class GivenMemory(FileInMemory):
+    """The memory of another process's Memory, to be read alone."""
+
+    def __init__(self, fd: int, size: int) -> None:
+        """`fd` has come from there, and is this object's from here on."""
+        super().__init__(fd)
+        self.size = size
+        self.map = mmap.mmap(fd, size, mmap.MAP_SHARED | _UNRESERVED, mmap.PROT_READ)
+
+    def writable(self) -> Memory:
+        """The same, for whoever starts a process that writes there, or ends what is there."""
+        return Memory.of(opened_anew(self.fd, os.O_RDWR), self.size)
 
 
 class FreeRegions:

@@ -32,6 +32,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import fcntl
 import functools
 import mmap
 import os
@@ -53,6 +54,8 @@ FIXED = 0x10
 _FAILED = ctypes.c_void_p(-1).value
 _DONTNEED, _REMOVE = 4, 9  # of madvise
 _HOLE = 3  # of fallocate: a hole, and the size stays
+# Of fcntl, which does not name them in every build: nobody changes the size, nor adds to this.
+_ADD_SEALS, _SIZE_SEALS = 1033, 1 | 2 | 4
 EMPTY, FREE, GIVEN = 0, 1, 1 << 63
 _LANE_REGIONS = 4096
 LENT = 8
@@ -101,6 +104,8 @@ def slot_of(size: int, end: Any) -> Any:
 def memory_file(name: str, size: int) -> int:
     """A descriptor of a file in memory of so many bytes, of which nothing is there yet.
 
+    Its size stays, whoever opens it: what is mapped and lies behind the end is a bus error.
+
     Raises:
         FeedMemoryError: It may not be that large (ulimit -f).
         OSError: There is no descriptor.
@@ -114,7 +119,13 @@ def memory_file(name: str, size: int) -> int:
             f"a file in memory of {size} bytes cannot be made ({error}): raise the size that a "
             "file may have (ulimit -f)"
         ) from None
+    fcntl.fcntl(fd, _ADD_SEALS, _SIZE_SEALS)
     return fd
+
+
+def opened_anew(fd: int, mode: int) -> int:
+    """Another descriptor of the same file in memory, with a mode of its own."""
+    return os.open(f"/proc/self/fd/{fd}", mode | os.O_CLOEXEC)
 
 
 def empty(mapping: Any) -> None:
@@ -256,6 +267,10 @@ class Bulk(FileInMemory):
         bulk.large_bytes = _REGION_BYTES_MAX
         FileInMemory.__init__(bulk, fd)
         return bulk
+
+    def reopened(self, mode: int) -> Bulk:
+        """The same one without a table, by a descriptor of that mode."""
+        return Bulk.of(opened_anew(self.fd, mode), self.regions, self.stride)
 
     def _offset(self, region: int) -> int:
         return self._first + region * self.stride

@@ -10,7 +10,7 @@ import struct
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ._batches import Memory
+from ._batches import GivenMemory, Memory
 
 if TYPE_CHECKING:
     from ._bulk import Bulk
@@ -83,7 +83,7 @@ class Bond:
             16  its generation, 8 bytes          by the trainer, before it asks for anything
     """
 
-    def __init__(self, requests: Memory, workers: int) -> None:
+    def __init__(self, requests: Memory | GivenMemory, workers: int) -> None:
         self._memory = requests
         self._workers = workers
         self._at = requests.size - words_bytes(workers)
@@ -174,13 +174,13 @@ def remove_link(shown: str) -> None:
             os.unlink(shown)
 
 
-def has_begun(requests: Memory, workers: int, number: int, pid: int) -> bool:
+def has_begun(requests: Memory | GivenMemory, workers: int, number: int, pid: int) -> bool:
     """Is worker `number` that process, and has it the dataset ready for batches?"""
     (starts,) = struct.unpack_from("<Q", requests.map, requests.size - 8 * (workers - number))
     return process_of(requests, workers, number) == pid and starts == 0
 
 
-def process_of(requests: Memory, workers: int, number: int) -> int:
+def process_of(requests: Memory | GivenMemory, workers: int, number: int) -> int:
     """Process number of worker `number`, as it has said; 0: not yet."""
     return _place_of(requests, workers, number) & ~_ASKED
 
@@ -200,7 +200,7 @@ def is_asked(requests: Memory, workers: int, number: int) -> bool:
     return _place_of(requests, workers, number) != 0
 
 
-def _place_of(requests: Memory, workers: int, number: int) -> int:
+def _place_of(requests: Memory | GivenMemory, workers: int, number: int) -> int:
     at = requests.size - 16 * workers + 8 * number
     return int(struct.unpack_from("<Q", requests.map, at)[0])
 

@@ -43,8 +43,8 @@ from ..errors import (
     NoSuchFeed,
     RingfeedError,
 )
-from ._batches import Memory, read
-from ._bulk import Bulk, check_address_space
+from ._batches import GivenMemory, Memory, read
+from ._bulk import Bulk, check_address_space, opened_anew
 from ._forks import UNKNOWN, Start
 from ._job import DATA, HEAD, NAME_BYTES, Bond, Job, has_begun, name_in, words_bytes
 from ._life import identities
@@ -168,8 +168,8 @@ class Shared:
         self._ends: dict[str, Any] = {"pid": os.getpid(), "handle": None, "link": None}
         self._ends["regions"] = None
         self._end = weakref.finalize(self, _leave, self._ends)
-        self._bulk: Bulk | None = None  # to start a warm parent with
-        self._table: Memory | None = None
+        self._bulk: Bulk | None = None  # what is there, to be read alone
+        self._table: GivenMemory | None = None
         self._pins = loader.pin_memory and getattr(torch, "accelerator", torch.cuda).is_available()
         self.course: Course | None = None
         self.reasons = Reasons(self._workers)
@@ -316,7 +316,8 @@ class Shared:
             except RingfeedError as error:
                 raise self._failed(str(error)) from None
             if is_another and self._bond.is_in_use:
-                self._bond.note_gone()
+                assert self._table is not None
+                Bond(self._table.writable(), self._workers).note_gone()
         if self._bond.is_gone:
             self._end_parent()
             end_feed(self._place)
@@ -349,14 +350,7 @@ class Shared:
 
     def _start_parent(self, attempt: int) -> bool:
         """False: it was killed before it was ready."""
-        if self._bulk is None:
-            each = slots_of_lane(self._loader.prefetch_factor, self._workers)
-            check_address_space()
-            programs.check_proc()
-            self._bulk = Bulk(self._workers * each)
-            self._table = PlanTable.create(self.plan, words_bytes(self._workers)).memory
-            self._bond.note_taken()  # by whoever gets it
-        assert self._table is not None
+        bulk, table = self._memory()
         loader = self._loader
         job = Job(
             dataset=loader.dataset,
@@ -368,8 +362,8 @@ class Shared:
             init_fn=loader.worker_init_fn,
             workers=self._workers,
             shared_seed=None,
-            requests=self._table,
-            bulk=self._bulk,
+            requests=table,
+            bulk=bulk,
             skips=loader.on_poison == "skip",
             socket_path=str(self._place.parent),
             listener=None,
@@ -385,7 +379,7 @@ class Shared:
         group = f'groups {{ name: "{RANKS}" kind: RANKED world: {ranks} }}' if ranks > 1 else ""
         try:
             config = config_of(
-                self._workers, job.socket_path, self._bulk.regions, settings, group, planned=True
+                self._workers, job.socket_path, bulk.regions, settings, group, planned=True
             )
             self._place.config.write_bytes(config)
         except OSError as error:
@@ -402,6 +396,21 @@ class Shared:
         if parent.exitcode == FAILED:
             raise self._failed("the dataset cannot be loaded in a process of its own")
         return parent.exitcode in (0, UNKNOWN)
+
+    def _memory(self) -> tuple[Bulk, Memory]:
+        """That of batches and table, for processes that write there; a new one if there is none."""
+        if self._bulk is not None:
+            assert self._table is not None
+            return self._bulk.reopened(os.O_RDWR), self._table.writable()
+        each = slots_of_lane(self._loader.prefetch_factor, self._workers)
+        check_address_space()
+        programs.check_proc()
+        bulk = Bulk(self._workers * each)
+        table = PlanTable.create(self.plan, words_bytes(self._workers)).memory
+        Bond(table, self._workers).note_taken()  # by whoever gets it
+        self._table = GivenMemory(opened_anew(table.fd, os.O_RDONLY), table.size)
+        self._bulk = bulk.reopened(os.O_RDONLY)
+        return bulk, table
 
     def _failed(self, what: str) -> FeedFailed:
         said = ""
@@ -437,7 +446,7 @@ class Shared:
         what = ""
         if self._bulk is None:
             self._bulk = Bulk.of(fds.pop(0), answer["slots"], answer["stride"])
-            self._table = Memory.of(fds.pop(0), answer["table"])
+            self._table = GivenMemory(fds.pop(0), answer["table"])
         elif fds and not os.path.samestat(os.fstat(fds[0]), os.fstat(self._bulk.fd)):
             self._drop_link()
             what = "has been started anew by others, and has other batches"

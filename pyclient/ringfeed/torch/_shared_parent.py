@@ -4,7 +4,7 @@ It has the dataset of the trainer that came first. Trainers connect to its secon
 the connection. Each packet is JSON.
 
     to it     {"plan": …, "workers": …, "rank": …, "iteration": …}   who comes, and where it is
-    from it   {"stride": …, "slots": …}                  and the descriptors of batches and table
+    from it   {"stride": …, "slots": …}        and descriptors that read batches and table
     to it     {"after": …, "next": …, "epoch": …, "first": …}   the next iteration is wanted
     from it   {"iteration": …, "start": …, "epoch": …, "first": …}
     from it   {"error": …}                               in place of either
@@ -33,6 +33,7 @@ from typing import Any, NamedTuple, NoReturn
 from .._core import control, programs, standard
 from ..errors import FeedFailed, FeedIOError, RingfeedError
 from . import _life as life
+from ._bulk import opened_anew
 from ._forks import came_through
 from ._job import Bond, Job
 from ._plan import PlanTable
@@ -203,6 +204,10 @@ class _SharedParent(Parent):
         self._ranks_seen: set[int] = set()  # that have been in an iteration
         self._poll.register(trainers, select.POLLIN)
         self._slots = job.bulk.regions
+        # Trainers read what all of them share, and nothing else.
+        self._for_trainers = tuple(
+            opened_anew(memory.fd, os.O_RDONLY) for memory in (job.bulk, job.requests)
+        )
         os.write(ready, b"1")
         os.close(ready)
 
@@ -274,7 +279,7 @@ class _SharedParent(Parent):
 
     def _not_for_workers(self) -> list[int]:
         fds = super()._not_for_workers()
-        fds.append(self._door.detach())
+        fds += [self._door.detach(), *self._for_trainers]
         return fds + [trainer.link.detach() for trainer in self._trainers.values()]
 
     def _see(self, fd: int) -> None:
@@ -302,12 +307,12 @@ class _SharedParent(Parent):
             if place < many or time.monotonic() - self._trainers[fd].since > _HELLO_S:
                 self._part(fd)
 
-    def _send_idlers_away(self, again: bool = False) -> None:
+    def _send_idlers_away(self, is_full: bool = False) -> None:
         """Those that have said who they are and then have not attached. A trainer that was only
-        slow comes back. `again`: also those that were attached once."""
+        slow comes back. `is_full`: also the oldest one, however new, for somebody waits."""
         late = time.monotonic() - _HELLO_S
         known = {fd: one for fd, one in self._trainers.items() if one.known}
-        if not again and all(one.attached or one.since > late for one in known.values()):
+        if not is_full and all(one.attached or one.since > late for one in known.values()):
             return
         try:
             there = Counter(trainers_of(self._where))
@@ -317,7 +322,8 @@ class _SharedParent(Parent):
             pid = pid_of(one.link)
             there[pid] -= 1
             one.attached = there[pid] >= 0
-            if not one.attached and one.since < late:
+            if not one.attached and (one.since < late or is_full):
+                is_full = False
                 self._part(fd)
 
     def _part(self, fd: int) -> None:
@@ -375,7 +381,7 @@ class _SharedParent(Parent):
             )
         iteration, rank = _number(asked, "iteration", _NONE), _number(asked, "rank", 0)
         if self._known() >= _TRAINERS_MAX:
-            self._send_idlers_away(again=True)
+            self._send_idlers_away(is_full=True)
         if self._known() >= _TRAINERS_MAX:
             return self._answer(trainer, {"error": f"it has {_TRAINERS_MAX} trainers already"})
         trainer.known, trainer.iteration, trainer.rank = True, iteration, rank
@@ -385,7 +391,7 @@ class _SharedParent(Parent):
         self._answer(
             trainer,
             {"stride": job.bulk.stride, "slots": self._slots, "table": job.requests.size},
-            (job.bulk.fd, job.requests.fd),
+            self._for_trainers,
         )
 
     def _known(self) -> int:

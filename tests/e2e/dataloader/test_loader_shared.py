@@ -716,24 +716,24 @@ def test_connections_that_say_nothing(start: Callable[..., Trainer], tmp_path: P
 def test_connections_that_say_who_they_are_and_nothing_more(
     start: Callable[..., Trainer], tmp_path: Path
 ) -> None:
-    """All places are theirs, for some seconds; they do not keep the feed alive."""
+    """More than there are places: who comes gets one of theirs, and none is theirs for ever."""
     joined = tmp_path / "joined"
     one = start(samples=1600, holds_at=3, until=str(joined))
     wait_until(one.batches, "it trains")
     with contextlib.ExitStack() as links:
         silent = []
-        for _ in range(63):
+        for _ in range(100):
             link = links.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
             link.settimeout(WAIT_S)
             link.connect(str(tmp_path / "s" / "shared.loader-trainers"))
             link.send(json.dumps(HELLO).encode())
             silent.append(link)
             assert b"slots" in link.recv(1 << 16)
-        for link in silent:
-            assert link.recv(1) == b"", "its place is free"
         late = start(samples=1600)
         wait_until(late.batches, "another one joins")
         late.process.kill()
+        for link in silent:
+            assert link.recv(1) == b"", "its place is free"
         joined.touch()
         assert indices(one.ends(), 1) == expected(1, samples=1600)
 
@@ -821,6 +821,111 @@ def test_a_feed_that_is_stopped_before_it_begins(
     control.stop(socket_path, now=True)
     assert one.process.wait(WAIT_S) == 1
     assert "FeedFailed: feed shared was stopped" in one.said()
+
+
+ATTACKS = """
+import ctypes, fcntl, json, mmap, os, sys
+import torch
+from ringfeed.torch import DataLoader
+
+class Samples(torch.utils.data.Dataset):
+    def __len__(self): return 400
+    def __getitem__(self, i): return torch.full((3000,), i)
+
+libc = ctypes.CDLL(None, use_errno=True)
+libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_longlong, ctypes.c_longlong]
+libc.mprotect.argtypes = libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+
+def outcome(attack):
+    try:
+        found = attack()
+    except OSError:
+        return "refused"
+    return "refused" if found == -1 else "done"
+
+def maps(fd):
+    mmap.mmap(fd, 4096, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE).close()
+
+def on_descriptor(fd):
+    return {
+        "pwrite": outcome(lambda: os.pwrite(fd, bytes(4096), 0)),
+        "mmap": outcome(lambda: maps(fd)),
+        "punch": outcome(lambda: libc.fallocate(fd, 3, 0, 1 << 30)),
+        "allocate": outcome(lambda: os.posix_fallocate(fd, 0, 1 << 20)),
+        "truncate": outcome(lambda: os.ftruncate(fd, 4096)),
+        "grow": outcome(lambda: os.ftruncate(fd, os.fstat(fd).st_size + 4096)),
+        "seal": outcome(lambda: fcntl.fcntl(fd, 1033, 16)),
+    }
+
+def on_size(fd):
+    anew = os.open(f"/proc/self/fd/{fd}", os.O_RDWR)
+    try:
+        return {
+            "truncate": outcome(lambda: os.ftruncate(anew, 4096)),
+            "grow": outcome(lambda: os.ftruncate(anew, os.fstat(anew).st_size + 4096)),
+            "seal": outcome(lambda: fcntl.fcntl(anew, 1033, 16)),
+        }
+    finally:
+        os.close(anew)
+
+def on_mappings(name):
+    for line in open("/proc/self/maps"):
+        if f"/memfd:{name} " in line:
+            first, last = (int(at, 16) for at in line.split()[0].split("-"))
+            private = line.split()[1][3] == "p"
+            yield "punch", outcome(lambda: libc.madvise(first, last - first, 9))
+            if not private:
+                yield "protect", outcome(lambda: libc.mprotect(first, last - first, 3))
+
+iterator = iter(DataLoader(Samples(), batch_size=4, num_workers=2, feed="shared"))
+first = next(iterator)
+found = {}
+for name in ("ringfeed-batches", "ringfeed-plan"):
+    fds = [int(fd) for fd in os.listdir("/proc/self/fd")
+           if os.path.basename(os.path.realpath(f"/proc/self/fd/{fd}")).startswith(f"memfd:{name} ")]
+    found[name] = [len(fds), *(on_descriptor(fd) for fd in fds), *(on_size(fd) for fd in fds),
+                   {f"{what} {i}": how for i, (what, how) in enumerate(on_mappings(name))}]
+print(json.dumps(found), flush=True)
+sys.stdin.readline()
+for batch in [first, *iterator]:
+    begin = int(batch[0, 0])
+    assert begin % 4 == 0 and torch.equal(batch, torch.arange(begin, begin + 4)[:, None].expand(4, 3000))
+    batch.fill_(-1)
+"""
+
+
+def test_trainers_that_attack_what_all_read(tmp_path: Path) -> None:
+    """Whoever began the feed, and whoever came later: they can read it, and nothing else.
+
+    A process of the same user may open the memory anew for writing, as it may stop or change the
+    others in other ways. It cannot make it shorter even so, which would end them.
+    """
+    program = tmp_path / "program.py"
+    program.write_text(ATTACKS)
+    with contextlib.ExitStack() as ends:
+        both = []
+        for _ in range(2):
+            process = subprocess.Popen(
+                [sys.executable, str(program)],
+                env={**os.environ, "RINGFEED_SOCKET_DIR": str(tmp_path / "s")},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            ends.enter_context(process)
+            ends.callback(process.kill)
+            both.append(process)
+            assert process.stdout is not None
+            for name, (descriptors, *attacks) in json.loads(process.stdout.readline()).items():
+                assert descriptors and attacks[-1], name
+                tried = [attack for one in attacks for attack in one.items()]
+                assert [what for what, how in tried if how != "refused"] == [], name
+        for process in both:
+            assert process.stdin is not None
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        assert [process.wait(WAIT_S) for process in both] == [0, 0]
+    wait_until(lambda: not processes(tmp_path), "all processes end")
 
 
 def test_a_directory_without_room(start: Callable[..., Trainer], tmp_path: Path) -> None:
