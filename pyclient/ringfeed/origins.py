@@ -9,7 +9,7 @@ import importlib
 import json
 import lzma
 import os
-import struct
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO
@@ -22,7 +22,7 @@ _MASK = (1 << 64) - 1
 # As workers/samples/sample_file.cc has them.
 _MARKS = (
     *((b"PAR1", 0, "PARQUET"), (b"\x93NUMPY", 0, "NPY")),
-    (b"ARROW1", 0, "ARROW"),
+    *((b"ARROW1", 0, "ARROW"), (b"FEA1", 0, "ARROW")),
     *((b"PK\x03\x04", 0, "NPZ"), (b"ustar", 257, "TAR")),
 )
 # Formats whose places are rows: the files need not be read.
@@ -30,9 +30,11 @@ _ROWS = {
     **{".npz": "NPZ", ".parquet": "PARQUET", ".pq": "PARQUET", ".csv": "CSV", ".tsv": "CSV"},
     **{".arrow": "ARROW", ".feather": "ARROW", ".ipc": "ARROW"},
 }
+_OTHERS = ((".tar", "TAR"), (".tgz", "TAR"), (".npy", "NPY"))
 _HEAD_BYTES = 64 * 1024
 _FORMATS = ("JSONL", "TEXT", "TAR", "NPY", "NPZ", "PARQUET", "JSON", "ARROW", "CSV")
 _READ_BYTES = 1 << 20
+_HEADER_BYTES = 1 << 20  # as workers/io/npy_file.h has it
 
 
 @dataclass(frozen=True)
@@ -170,8 +172,8 @@ def _find(
 def _format_of(path: str) -> str:
     """By its bytes, or by its name; lines of JSON and of text are looked up in the same way."""
     head = b""
-    with contextlib.suppress(OSError, EOFError, ImportError), _unpacked(path) as file:
-        head = file.read(_HEAD_BYTES)
+    with contextlib.suppress(Exception), _unpacked(path) as file:  # as _origins() has it
+        head = b"".join(_pieces(file, _HEAD_BYTES))[:_HEAD_BYTES]
     for mark, at, kind in _MARKS:
         if head.startswith(mark, at):
             return kind
@@ -182,7 +184,8 @@ def _format_of(path: str) -> str:
         name = name.removesuffix(packed)
     if name.endswith(".json") and _is_document(head):
         return "JSON"
-    return next((kind for ending, kind in _ROWS.items() if name.endswith(ending)), "TEXT")
+    kinds = (*_ROWS.items(), *_OTHERS)
+    return next((kind for ending, kind in kinds if name.endswith(ending)), "TEXT")
 
 
 def _is_document(head: bytes) -> bool:
@@ -204,7 +207,7 @@ def _origins(path: str, kind: str, places: list[int]) -> list[Origin]:
     look: dict[str, Callable[[str, list[int]], list[Origin]]] = {"TAR": _members, "NPY": _rows}
     try:
         return look.get(kind, _lines)(path, places)
-    except (OSError, EOFError, ValueError, struct.error, ImportError):
+    except Exception:  # of a damaged file: each packing's reader and tarfile raise their own
         unit = {"TAR": "sample", "NPY": "row"}.get(kind, "line")
         return [Origin(path, place, unit, None) for place in places]
 
@@ -219,7 +222,8 @@ def _unpacked(path: str) -> BinaryIO:
         return bz2.BZ2File(file)  # type: ignore[return-value]
     if magic == b"\xfd7zX":
         return lzma.LZMAFile(file)  # type: ignore[return-value]
-    if magic == b"\x28\xb5\x2f\xfd":
+    skippable = magic[1:] == b"\x2a\x4d\x18" and magic[0] & 0xF0 == 0x50
+    if magic == b"\x28\xb5\x2f\xfd" or skippable:
         unpacked: BinaryIO
         try:
             unpacked = importlib.import_module("compression.zstd").ZstdFile(file)
@@ -231,17 +235,32 @@ def _unpacked(path: str) -> BinaryIO:
     return plain
 
 
+def _pieces(file: BinaryIO, least: int | None = None) -> Iterator[bytes]:
+    """What there is of a file, as far as it can be read, or until there is so much."""
+    given = 0
+    while least is None or given < least:
+        try:
+            piece = (getattr(file, "read1", None) or file.read)(_READ_BYTES)
+        except Exception:  # what is damaged, or rubbish behind the last member
+            return
+        if not piece:
+            return
+        given += len(piece)
+        yield piece
+
+
 def _lines(path: str, places: list[int]) -> list[Origin]:
     origins: list[Origin] = []
     with _unpacked(path) as file:
         line, begin, last = 1, 0, b"\n"
-        block = file.read(_READ_BYTES)
+        pieces = _pieces(file)
+        block = next(pieces, b"")
         for place in places:
             while block and place > begin + len(block):
                 line += block.count(b"\n")
                 begin += len(block)
                 last = block[-1:]
-                block = file.read(_READ_BYTES)
+                block = next(pieces, b"")
             at = place - begin
             there = at < len(block) and (block[at - 1 : at] if at else last) == b"\n"
             number = line + block.count(b"\n", 0, at) if there else None
@@ -257,7 +276,9 @@ def _rows(path: str, places: list[int]) -> list[Origin]:
             if version == (1, 0)
             else np.lib.format.read_array_header_2_0
         )
-        shape, _, dtype = read(file)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of Python 2's numbers
+            shape, _, dtype = read(file, max_header_size=_HEADER_BYTES)
         begin = file.tell()
     row_bytes = dtype.itemsize * int(np.prod(shape[1:], dtype=np.int64))
     origins = []
@@ -272,9 +293,18 @@ def _members(path: str, places: list[int]) -> list[Origin]:
     import tarfile
 
     names: dict[int, str] = {}
-    with tarfile.open(path, "r:") as archive:
+    with (
+        _unpacked(path) as file,
+        contextlib.suppress(Exception),  # behind what is damaged no member is named
+        tarfile.open(fileobj=file, mode="r:", ignore_zeros=True) as archive,  # joined ones too
+    ):
+        at = 0
         for member in archive:
-            names[member.offset_data] = member.name
-            if member.offset_data >= places[-1]:
+            # Of a sparse one the map may lie between the place and the data.
+            while at < len(places) and places[at] <= member.offset_data:
+                if places[at] > member.offset:
+                    names[places[at]] = member.name
+                at += 1
+            if at == len(places):
                 break
     return [Origin(path, place, "sample", None, names.get(place)) for place in places]

@@ -99,3 +99,59 @@ def test_what_is_no_lineage_is_refused(tmp_path: Path) -> None:
             ringfeed.lineage(wrong, tmp_path)
     with pytest.raises(ringfeed.InvalidRequest, match="format"):
         ringfeed.lineage([], tmp_path, format="PDF")
+
+
+def tar_of(*names: str) -> bytes:
+    sink = io.BytesIO()
+    with tarfile.open(fileobj=sink, mode="w") as tar:
+        for name in names:
+            info = tarfile.TarInfo(name)
+            info.size = 3
+            tar.addfile(info, io.BytesIO(b"abc"))
+    return sink.getvalue()
+
+
+def test_members_of_packed_and_joined_tars_are_named(tmp_path: Path) -> None:
+    first = tar_of("1.txt", "2.txt")
+    whole = first + tar_of("3.txt")
+    packings: dict[str, Callable[[bytes], bytes]] = {
+        "a.tar": bytes,
+        "b.tar.gz": gzip.compress,
+        "c.tar.xz": lzma.compress,
+    }
+    for name, pack in packings.items():
+        path = tmp_path / name
+        path.write_bytes(pack(whole))
+        rows = [row(path, 512), row(path, 1536), row(path, len(first) + 512)]
+        found = ringfeed.lineage(np.array(rows, np.uint64), tmp_path)
+        assert [origin and origin.member for origin in found] == ["1.txt", "2.txt", "3.txt"]
+
+
+def test_damaged_files_are_named_as_far_as_they_go(tmp_path: Path) -> None:
+    lines = b"".join(b"line %d\n" % i for i in range(1000))
+    packed = {
+        "cut.txt.gz": gzip.compress(lines)[:-4],
+        "rubbish.txt.gz": gzip.compress(lines) + b"rubbish",
+        "joined.txt.xz": lzma.compress(lines) + b"rubbish",
+    }
+    for name, content in packed.items():
+        (tmp_path / name).write_bytes(content)
+        rows = np.array([row(tmp_path / name, 7)], np.uint64)
+        assert str(ringfeed.lineage(rows, tmp_path)[0]) == f"{tmp_path / name}, line 2"
+    tar = tar_of("1.txt", "2.txt")
+    (tmp_path / "cut.tar").write_bytes(tar[:1500])
+    (tmp_path / "bad.tar.gz").write_bytes(gzip.compress(tar)[:60] + bytes(50))
+    for name in ("cut.tar", "bad.tar.gz"):
+        rows = np.array([row(tmp_path / name, 512), row(tmp_path / name, 5120)], np.uint64)
+        found = ringfeed.lineage(rows, tmp_path)
+        assert [origin and origin.unit for origin in found] == ["sample", "sample"], name
+        assert found[1] and found[1].member is None
+        assert name != "cut.tar" or (found[0] and found[0].member == "1.txt")
+
+
+def test_heads_of_any_length_are_read(tmp_path: Path) -> None:
+    many = np.zeros(3, [(f"a rather long name {i}", "u1") for i in range(1000)])
+    np.save(tmp_path / "many.npy", many)
+    begin = (tmp_path / "many.npy").stat().st_size - many.nbytes
+    rows = np.array([row(tmp_path / "many.npy", begin + 1000)], np.uint64)
+    assert str(ringfeed.lineage(rows, tmp_path)[0]) == f"{tmp_path}/many.npy, row 1"
