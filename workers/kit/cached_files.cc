@@ -16,18 +16,63 @@ constexpr std::chrono::seconds kRenewAfter(30);
 constexpr std::size_t kRootsMax = 1024;
 constexpr std::size_t kReasonBytesMax = 64 * 1024;
 
+constexpr std::int64_t kTimesFromS = 1'000'000'000;
+constexpr std::uint64_t kTimesS = std::uint64_t{1} << 29;
+constexpr std::string_view kTimedLayout = "ringfeed cache 2\n";
+
+std::uint64_t fnv_1a(std::string_view text) {
+  std::uint64_t value = 0xCBF29CE484222325;
+  for (const char letter : text) {
+    value = (value ^ static_cast<unsigned char>(letter)) * 0x100000001B3;
+  }
+  return value;
+}
+
+bool has_its_time(const struct stat& file) {
+  return file.st_mtim.tv_sec == copy_time_s(static_cast<std::uint64_t>(file.st_size),
+                                            static_cast<std::uint32_t>(file.st_mtim.tv_nsec));
+}
+
+// Is what has the path a file, and no link to one, that is as it was fetched?
+bool is_whole(const std::string& path, int fd) {
+  struct stat named {};
+  struct stat file {};
+  if (::lstat(path.c_str(), &named) != 0 || S_ISLNK(named.st_mode)) return false;
+  return ::fstat(fd, &file) == 0 && has_its_time(file);
+}
+
+// A directory, a FIFO or whatever else is no file, in a copy's place.
+bool is_no_file(const std::string& path) {
+  struct stat named {};
+  return ::lstat(path.c_str(), &named) == 0 && !S_ISREG(named.st_mode);
+}
+
 std::string wish_path(const std::string& root, const std::string& name, bool ahead) {
   return fmt::format("{}/wanted/{}-{}", root, ahead ? 1 : 0, wish_hash(name));
 }
 
 }  // namespace
 
-std::string wish_hash(std::string_view name) {
-  std::uint64_t value = 0xCBF29CE484222325;
-  for (const char letter : name) {
-    value = (value ^ static_cast<unsigned char>(letter)) * 0x100000001B3;
+std::string wish_hash(std::string_view name) { return fmt::format("{:016x}", fnv_1a(name)); }
+
+std::int64_t copy_time_s(std::uint64_t bytes, std::uint32_t nanoseconds) {
+  return kTimesFromS +
+         static_cast<std::int64_t>(fnv_1a(fmt::format("{} {}", bytes, nanoseconds)) % kTimesS);
+}
+
+CachedFiles::Root CachedFiles::root_at(const std::string& directory) {
+  if (const auto known = roots_.find(directory); known != roots_.end()) return known->second;
+  const std::string marker = directory + "/ringfeed-cache";
+  const Result<std::string> layout = shm::read_regular_file(marker);
+  Root root = Root::kNone;
+  if (layout) {
+    root = *layout == kTimedLayout ? Root::kTimed : Root::kCache;
+  } else if (layout.error().code() == ErrorCode::kNoMemory) {
+    // No descriptor is left to read it: it is asked again the next time.
+    return ::access(marker.c_str(), F_OK) == 0 ? Root::kCache : Root::kNone;
   }
-  return fmt::format("{:016x}", value);
+  if (roots_.size() >= kRootsMax) roots_.clear();
+  return roots_.emplace(directory, root).first->second;
 }
 
 std::optional<CachedFiles::Copy> CachedFiles::copy_of(const std::string& path) {
@@ -35,26 +80,24 @@ std::optional<CachedFiles::Copy> CachedFiles::copy_of(const std::string& path) {
   for (std::size_t at = path.find(kObjects); at != std::string::npos;
        at = path.find(kObjects, at + 1)) {
     std::string root = path.substr(0, at);
-    auto known = roots_.find(root);
-    if (known == roots_.end()) {
-      if (roots_.size() >= kRootsMax) roots_.clear();
-      struct stat marker {};
-      const bool is_one = ::stat((root + "/ringfeed-cache").c_str(), &marker) == 0;
-      known = roots_.emplace(root, is_one).first;
-    }
-    if (known->second) return Copy{std::move(root), path.substr(at + kObjects.size())};
+    const Root kind = root_at(root);
+    if (kind == Root::kNone) continue;
+    return Copy{std::move(root), path.substr(at + kObjects.size()), kind == Root::kTimed};
   }
   return std::nullopt;
 }
 
+bool CachedFiles::is_damaged(const std::string& path, const struct stat& file) {
+  if (has_its_time(file)) return false;
+  const std::optional<Copy> copy = copy_of(path);
+  return copy && copy->timed;
+}
+
 Result<shm::Fd> CachedFiles::open(const std::string& path, Wish wish) {
   Result<shm::Fd> fd = shm::open_regular(path);
-  if (!fd && fd.error().code() != ErrorCode::kNotFound &&
-      fd.error().code() != ErrorCode::kNoMemory) {
-    return fd;
-  }
   const std::optional<Copy> copy = copy_of(path);
   if (!copy) return fd;
+  if (fd && copy->timed && !is_whole(path, fd->get())) return miss(path, *copy);
   if (fd) {
     // What was used last goes last. It may be somebody else's file: then it is as old as it is.
     const timespec times[2] = {{.tv_sec = 0, .tv_nsec = UTIME_NOW},
@@ -71,6 +114,7 @@ Result<shm::Fd> CachedFiles::open(const std::string& path, Wish wish) {
   if (fd.error().code() == ErrorCode::kNoMemory) {
     return Error{ErrorCode::kBusy, fd.error().message()};
   }
+  if (fd.error().code() != ErrorCode::kNotFound && !is_no_file(path)) return fd;
   return miss(path, *copy);
 }
 
@@ -80,7 +124,9 @@ Error CachedFiles::miss(const std::string& path, const Copy& copy) {
   const Clock::time_point now = Clock::now();
   const auto wished = wished_.find(path);
   if (wished != wished_.end()) {
-    const Result<std::string> told = shm::read_file(failure, kReasonBytesMax);
+    const Result<shm::Fd> said = shm::open_regular(failure);
+    const Result<std::string> told =
+        said ? shm::read_to_end(said->get(), failure, kReasonBytesMax) : said.error();
     if (told && told->starts_with(copy.name + "\n")) {
       wished_.erase(wished);
       std::string reason = told->substr(copy.name.size() + 1);

@@ -6,13 +6,17 @@
 //   wanted/   symbolic links: 0-HASH for a file that somebody waits for, 1-HASH for one that will
 //             be read soon, to its name below objects/; HASH is FNV-1a of the name, 16 digits
 //   failed/   HASH: a line with the name, then why it does not come
-//   objects/  a copy is there whole or not at all, and its access time says when it was opened last
+//   objects/  a copy is there whole or not at all, and its access time says when it was opened last.
+//             Its time says whether it is as it was fetched (copy_time_s). What somebody has cut,
+//             written to or put in its place since is wished for as if it were not there.
 // A wished-for copy that has come stays until open() has opened it; a copy that is open stays too.
 // A wish that nobody renews for two minutes is nobody's.
 //
 // Nothing here outlives the process but wishes: a successor makes its own. For other files it is
 // shm::open_regular().
 #pragma once
+
+#include <sys/stat.h>
 
 #include <chrono>
 #include <cstdint>
@@ -39,21 +43,34 @@ class CachedFiles {
   void ask_ahead(const std::string& path);
   // Is it the path of a copy? Then another time of the file means another version of the object.
   [[nodiscard]] bool is_copy(const std::string& path) { return copy_of(path).has_value(); }
+  // Is it a copy that is not as it was fetched any more, and that open() would wish for?
+  [[nodiscard]] bool is_damaged(const std::string& path, const struct stat& file);
 
  private:
   using Clock = std::chrono::steady_clock;
   struct Copy {
     std::string root;  // of the cache
     std::string name;  // below objects/
+    bool timed;        // Root::kTimed
   };
+  enum class Root {
+    kNone,
+    kCache,
+    kTimed,  // the seconds of its copies' times are copy_time_s()
+  };
+  [[nodiscard]] Root root_at(const std::string& directory);
   [[nodiscard]] std::optional<Copy> copy_of(const std::string& path);
   [[nodiscard]] Error miss(const std::string& path, const Copy& copy);
 
-  std::unordered_map<std::string, bool> roots_;                // what may be a cache: is it one?
+  std::unordered_map<std::string, Root> roots_;                // what may be a cache: is it one?
   std::unordered_map<std::string, Clock::time_point> wished_;  // paths: when last
 };
 
 // The hash that wishes are named by.
 [[nodiscard]] std::string wish_hash(std::string_view name);
+
+// The seconds that the time of a copy has as it was fetched, 2001 to 2018; its nanoseconds are a
+// digest of the object's version. pyclient/ringfeed/remote/names.py has the same.
+[[nodiscard]] std::int64_t copy_time_s(std::uint64_t bytes, std::uint32_t nanoseconds);
 
 }  // namespace ringfeed

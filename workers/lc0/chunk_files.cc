@@ -73,7 +73,8 @@ int ChunkFiles::open(const ChunkTask& task, struct stat& file, ChunkRefusal& ref
   ++clock_;
   if (const auto found = files_.find(task.path); found != files_.end()) {
     OpenFile& known = found->second;
-    if (known.device == file.st_dev && known.inode == file.st_ino) {
+    if (known.device == file.st_dev && known.inode == file.st_ino &&
+        !cached_.is_damaged(task.path, file)) {
       known.used_at = clock_;
       return known.fd;
     }

@@ -16,7 +16,8 @@
 
 Whoever dies leaves nothing that counts. Locks are the kernel's and end with their process, also
 with one that has forked. A copy below objects/ is there whole or not at all, and its size and time
-say which version it is. A partial copy is gone on with by whoever wants that version next, or makes
+say which version it is; what somebody has cut, written to or put in its place since is none, and is
+fetched again. A partial copy is gone on with by whoever wants that version next, or makes
 room like any other file. The accounts may only say too much then, and are made anew from the
 directory before anything is removed for their sake.
 
@@ -33,6 +34,7 @@ import functools
 import hashlib
 import os
 import signal
+import stat
 import struct
 import threading
 import time
@@ -41,10 +43,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from .names import RemoteError, RemoteObject, Version
+from .beneath import directory_beneath, open_regular, read_regular
+from .names import RemoteError, RemoteObject, Version, fnv_1a, is_whole
 
 MARKER = "ringfeed-cache"
-_MARKER_TEXT = "ringfeed cache 1\n"
+_MARKER_TEXT = "ringfeed cache 2\n"
+# Times of its copies do not tell what was damaged: they are fetched again.
+_MARKER_BEFORE = "ringfeed cache 1\n"
 _BLOCK = 4096
 _ACCOUNTS = struct.Struct("<16sq")
 _OBJECT_LOCKS = 1 << 20  # their first byte; below it is room for others
@@ -52,6 +57,8 @@ _OBJECT_LOCKS = 1 << 20  # their first byte; below it is room for others
 _SPARE_PART = 50
 # A wish that nobody has renewed for so long is nobody's.
 WISH_S = 120.0
+# What has been used so much later than now was used before the clock was set back.
+_AHEAD_OF_CLOCK_S = 60.0
 
 
 def on_disk(size: int) -> int:
@@ -62,10 +69,7 @@ def on_disk(size: int) -> int:
 @functools.lru_cache(4096)
 def hash_of(name: str) -> str:
     """FNV-1a of a name, 16 digits: its name in wanted/ and failed/. workers/kit has the same."""
-    value = 0xCBF29CE484222325
-    for byte in os.fsencode(name):
-        value = ((value ^ byte) * 0x100000001B3) & 0xFFFFFFFFFFFFFFFF
-    return f"{value:016x}"
+    return f"{fnv_1a(os.fsencode(name)):016x}"
 
 
 def _boot() -> str:
@@ -99,7 +103,7 @@ class _Locks:
             os.close(self._fd)
             self._fd = -1
         if self._fd < 0:
-            self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            self._fd = open_regular(self._path, os.O_RDWR | os.O_CREAT)
         return self._fd
 
     def try_lock(self, byte: int) -> bool:
@@ -246,8 +250,11 @@ class Cache:
             root.mkdir(parents=True, exist_ok=True)
             self.root = root.resolve()
             self._prepare()
+        except RemoteError:
+            raise
         except OSError as error:
-            raise RemoteError(f"cache {root}: {error.strerror or error}") from error
+            of = f" ({error.filename})" if error.filename is not None else ""
+            raise RemoteError(f"cache {root}: {error.strerror or error}{of}") from error
         self.objects = self.root / "objects"
         self._partial = self.root / "partial"
         self._wanted = self.root / "wanted"
@@ -256,29 +263,47 @@ class Cache:
         self._boot = _boot()
         self._locks = _locks_of(self.root)
         self._list: _WishList | None = None
-        with self._locks.accounts():
-            if self._read_accounts() is None:
-                self._write_accounts(self._count(self._look_through()))
+        # Entries of wanted/: the time that they had when they were seen, and since when that is.
+        self._seen: dict[str, tuple[int, float]] = {}
+        try:
+            with self._locks.accounts():
+                if self._read_accounts() is None:
+                    self._write_accounts(self._count(self._look_through()))
+        except OSError as error:
+            raise RemoteError(f"cache {root}: lock: {error.strerror or error}") from error
 
     def _prepare(self) -> None:
         marker = self.root / MARKER
-        if not marker.exists():
+        if not os.path.lexists(marker):
             others = [name for name in os.listdir(self.root) if not name.startswith(".")]
-            if others and not marker.exists():
+            if others and not os.path.lexists(marker):
                 raise RemoteError(
                     f"cache {self.root}: it holds {others[0]!r} and is no cache; name an empty "
                     "directory, or one that is not there yet"
                 )
-            aside = self.root / f".{MARKER}-{os.getpid()}-{threading.get_ident()}"
-            aside.write_text(_MARKER_TEXT)
-            aside.rename(marker)
-        text = marker.read_text()
-        if text != _MARKER_TEXT:
+            self._mark(marker)
+        text = read_regular(marker).decode(errors="replace")
+        if text == _MARKER_BEFORE:
+            self._mark(marker)
+        elif text != _MARKER_TEXT:
             raise RemoteError(
-                f"cache {self.root}: its layout is {text[:40]!r}, and this is ringfeed cache 1"
+                f"cache {self.root}: its layout is {text[:40]!r}, and this is ringfeed cache 2"
             )
         for name in ("objects", "partial", "wanted", "failed"):
             (self.root / name).mkdir(exist_ok=True)
+        # A copy gets its name when it is whole, in one step.
+        if os.stat(self.root / "objects").st_dev != os.stat(self.root / "partial").st_dev:
+            raise RemoteError(
+                f"cache {self.root}: {(self.root / 'objects').resolve()} is on another file system "
+                "than its directory partial: move or link the cache as a whole"
+            )
+
+    def _mark(self, marker: Path) -> None:
+        aside = self.root / f".{MARKER}-{os.getpid()}-{threading.get_ident()}"
+        aside.unlink(missing_ok=True)
+        with open(open_regular(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "w") as file:
+            file.write(_MARKER_TEXT)
+        aside.rename(marker)
 
     # ---- whole copies
 
@@ -287,9 +312,9 @@ class Cache:
         return self.objects / item.name
 
     def holds(self, item: RemoteObject) -> bool:
-        """Whether the copy is there, of just this version."""
+        """Whether the copy is there, of just this version, and as it was fetched."""
         try:
-            return item.version.is_of(os.stat(f"{self.objects}/{item.name}"))
+            return item.version.is_of(os.lstat(f"{self.objects}/{item.name}"))
         except OSError:
             return False
 
@@ -331,29 +356,57 @@ class Cache:
             return
         self.give_back(_bytes_of(partial))
 
+    @staticmethod
+    def clear_away(path: str) -> None:
+        """Removes what is no file and has the name of one; of directories only an empty one."""
+        with suppress(OSError):
+            mode = os.lstat(path).st_mode
+            if stat.S_ISDIR(mode):
+                os.rmdir(path)
+            elif not stat.S_ISREG(mode):
+                os.unlink(path)
+
     def finish(self, item: RemoteObject, fd: int, partial: Path | str) -> None:
         """Makes the partial copy the whole one. It is on the disk before it has its name."""
         os.utime(fd, ns=(time.time_ns(), item.version.mtime_ns))
         os.fsync(fd)
-        path = f"{self.objects}/{item.name}"
         replaced = 0
-        with suppress(OSError):
-            replaced = os.stat(path).st_size
         for _ in range(100):
             try:
-                os.rename(partial, path)
+                directory, name = directory_beneath(str(self.objects), item.name)
+            except FileNotFoundError:
+                continue  # somebody has tidied it away
+            try:
+                replaced = self._put(partial, name, directory)
                 break
             except FileNotFoundError:
-                # It is the first in its directory, or somebody has tidied that away.
                 if not os.path.lexists(partial):
                     raise
-            os.makedirs(os.path.dirname(path), exist_ok=True)
+            finally:
+                os.close(directory)
         else:
-            raise OSError(errno.ENOENT, "its directory vanishes again and again", str(path))
+            raise OSError(errno.ENOENT, "its directory vanishes again and again", item.name)
         with suppress(OSError):
             os.unlink(f"{self.root}/failed/{hash_of(item.name)}")
         if replaced:
             self.give_back(replaced)
+
+    @staticmethod
+    def _put(partial: Path | str, name: str, directory: int) -> int:
+        """Gives the partial copy its name. Returns the bytes of the copy that had it before."""
+        replaced = 0
+        with suppress(OSError):
+            before = os.stat(name, dir_fd=directory, follow_symlinks=False)
+            # What was damaged may have any size; the accounts have that which it had.
+            replaced = before.st_size if is_whole(before) else 0
+        try:
+            os.rename(partial, name, dst_dir_fd=directory)
+        except IsADirectoryError:
+            # One with objects in it stays: in a store "a" and "a/b" may both be objects.
+            with suppress(FileNotFoundError):
+                os.rmdir(name, dir_fd=directory)
+            os.rename(partial, name, dst_dir_fd=directory)
+        return replaced
 
     # ---- room
 
@@ -374,7 +427,8 @@ class Cache:
 
         Args:
             partial: Of the copy. It is made, empty: from then on all see the room that it takes.
-            older_than: Only what has not been used since this time makes room (seconds since 1970).
+            older_than: Only what has not been used since this time makes room (seconds since 1970,
+                as the clock is now).
             urgent: Also what is wished for only for later makes room, the last wish first.
             beyond: Take it even if nothing may go: somebody waits who cannot go on without it.
         Returns:
@@ -399,7 +453,7 @@ class Cache:
             # Whoever dies between these two has the accounts say too much, and never too little.
             self._write_accounts(used + need)
             try:
-                os.close(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666))
+                os.close(open_regular(partial, os.O_WRONLY | os.O_CREAT))
             except OSError:
                 self._write_accounts(used)
                 raise
@@ -418,8 +472,7 @@ class Cache:
                 return False
             self._write_accounts(used + need)
             try:
-                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-                os.close(os.open(partial, flags, 0o666))
+                os.close(open_regular(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
             except OSError:
                 self._write_accounts(used)
                 return False
@@ -485,11 +538,15 @@ class Cache:
     def _evict(
         self, copies: list[_Copy], excess: int, older_than: float | None, urgent: bool
     ) -> int:
-        fresh = time.time() - WISH_S
+        fresh = time.monotonic() - WISH_S
         wanted = {}  # name: since when only for later; None: somebody waits
         for ahead, name, since in reversed(self.wishes()):
             if since > fresh:
                 wanted[name] = since if ahead else None
+        latest = time.time() + _AHEAD_OF_CLOCK_S
+        for copy in copies:
+            if copy.used_at > latest:
+                copy.used_at = -1 / copy.used_at  # before all others, in their order
         old = (copy for copy in copies if copy.name not in wanted)
         queue = [
             copy
@@ -558,18 +615,14 @@ class Cache:
     def _read_accounts(self) -> int | None:
         """None: they are of before the last start of the machine, or damaged."""
         try:
-            fd = os.open(self._accounts, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                boot, used = _ACCOUNTS.unpack(os.read(fd, _ACCOUNTS.size + 1))
-            finally:
-                os.close(fd)
+            boot, used = _ACCOUNTS.unpack(read_regular(self._accounts))
         except (OSError, struct.error):
             return None
         return int(used) if boot == self._boot.encode() and used >= 0 else None
 
     def _write_accounts(self, used: int) -> None:
         try:
-            fd = os.open(self._accounts, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            fd = open_regular(self._accounts, os.O_RDWR | os.O_CREAT)
             try:
                 # One write in place: whoever dies has written all of it or nothing.
                 os.pwrite(fd, _ACCOUNTS.pack(self._boot.encode(), used), 0)
@@ -588,18 +641,28 @@ class Cache:
             os.symlink(name, self._wanted / f"{int(ahead)}-{hash_of(name)}")
 
     def wishes(self) -> list[tuple[bool, str, float]]:
-        """(whether it is only for later, name, since when), the most urgent first."""
+        """(whether it is only for later, name, since when), the most urgent first.
+
+        Since when is on the clock that nobody sets (time.monotonic): what has been seen before is
+        as old as that is long ago.
+        """
         found: list[tuple[bool, float, str]] = []
+        seen: dict[str, tuple[int, float]] = {}
         try:
             with os.scandir(self._wanted) as entries:
                 for entry in entries:
                     with suppress(OSError):
-                        since = entry.stat(follow_symlinks=False).st_mtime
+                        renewed_ns = entry.stat(follow_symlinks=False).st_mtime_ns
+                        before_ns, since = self._seen.get(entry.name, (None, 0.0))
+                        if renewed_ns != before_ns:
+                            age_s = max(0.0, time.time() - renewed_ns / 1e9)
+                            since = time.monotonic() - age_s
+                        seen[entry.name] = renewed_ns, since
                         if entry.is_symlink():
                             name = os.readlink(entry.path)
                             found.append((not entry.name.startswith("0-"), since, name))
                         elif entry.name.startswith("list-"):
-                            names = os.fsdecode(Path(entry.path).read_bytes()).split("\n")
+                            names = os.fsdecode(read_regular(entry.path)).split("\n")
                             # The last of a list is the last that was wished for.
                             found += [
                                 (True, since + 1e-6 * i, name)
@@ -608,6 +671,7 @@ class Cache:
                             ]
         except OSError:
             return []
+        self._seen = seen
         return [(ahead, name, since) for ahead, since, name in sorted(found)]
 
     def drop_wish(self, name: str) -> None:
@@ -644,14 +708,14 @@ class Cache:
 
     def drop_old_wishes(self) -> None:
         """Those of readers that are gone."""
-        now = time.time()
-        with suppress(OSError), os.scandir(self._wanted) as entries:
-            for entry in entries:
+        wishes = self.wishes()
+        stale = time.monotonic() - WISH_S
+        for entry, (_, since) in list(self._seen.items()):
+            if entry.startswith("list-") and since < stale:
                 with suppress(OSError):
-                    if entry.name.startswith("list-") and now - entry.stat().st_mtime > WISH_S:
-                        os.unlink(entry.path)
-        for _, name, since in self.wishes():
-            if now - since > WISH_S:
+                    os.unlink(self._wanted / entry)
+        for _, name, since in wishes:
+            if since < stale:
                 self.drop_wish(name)
 
     def tell_failure(self, name: str, reason: str) -> None:
@@ -660,14 +724,17 @@ class Cache:
         aside = self._failed / f".{hash_of(name)}-{os.getpid()}-{threading.get_ident()}"
         # The wish goes first: whoever asks again once he has read the answer makes a new one.
         self.drop_wish(name)
+        text = os.fsencode(name) + b"\n" + reason.encode(errors="backslashreplace") + b"\n"
         with suppress(OSError):
-            aside.write_text(f"{name}\n{reason}\n")
+            with open(open_regular(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:
+                file.write(text)
             aside.rename(path)
 
     def failure(self, name: str) -> str | None:
         """Why a wanted file does not come; None: nothing is known against it."""
         with suppress(OSError):
-            told, _, reason = (self._failed / hash_of(name)).read_text().partition("\n")
+            text = os.fsdecode(read_regular(self._failed / hash_of(name)))
+            told, _, reason = text.partition("\n")
             if told == name:
                 return reason.strip()
         return None

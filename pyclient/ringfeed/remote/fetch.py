@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import random
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 
+from .beneath import open_regular
 from .cache import Cache
 from .names import RemoteObject
 from .stores import Changed, Clash, Denied, DiskFull, Failed, Missing, Stores, is_disk_full
@@ -26,6 +28,11 @@ _CHANGES_MAX = 16  # an object that is never the same twice is given up
 _WISHED_ROOM_S = 5.0  # after so long without room a file that a reader waits for comes all the same
 _AWAY_ATTEMPTS = 4  # after so many it is said that a store is away
 _FULL_S = 5.0  # a cache that had no room for an object is taken for full so long
+# A name that a copy cannot have, however often it is tried.
+_NO_NAME = frozenset(
+    (errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOTEMPTY, errno.ELOOP)
+    + (errno.EXDEV, errno.ENAMETOOLONG, errno.EINVAL)
+)
 
 
 class Outcome(Enum):
@@ -145,7 +152,7 @@ class Fetcher:
         self._listed_too_much = False  # some that are not in _own_wishes any more
         self._asked: set[str] = set()  # for which wait() has made a wish
         self._full_until = 0.0  # until then nothing is fetched that has to find room by itself
-        self._ahead_since = time.time()
+        self._began = time.monotonic()
         self._on_lost = on_lost
         self.lost = ""  # why nothing is fetched any more
 
@@ -303,8 +310,9 @@ class Fetcher:
                         item.size,
                         self.cache.bytes_max,
                     )
-            fd = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+            fd = open_regular(partial, os.O_RDWR | os.O_CREAT)
         except OSError as error:
+            self.cache.clear_away(partial)
             raise self._of_disk(error) from error
         try:
             offset = os.lseek(fd, 0, os.SEEK_END)
@@ -345,7 +353,7 @@ class Fetcher:
                 self._full_until = time.monotonic() + _FULL_S
                 return None
             try:
-                fds.append(os.open(partial, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW))
+                fds.append(open_regular(partial, os.O_RDWR))
             except OSError:
                 return None  # it is gone on with, as any that somebody has begun
             told.append(found)
@@ -369,12 +377,15 @@ class Fetcher:
             raise Changed(f"{size} bytes came of {item.size}")
         try:
             self.cache.finish(item, fd, partial)
-        except (NotADirectoryError, IsADirectoryError, FileExistsError) as error:
-            # In a store "a" and "a/b" may both be objects.
-            self.cache.discard(partial)
-            raise Clash(f"another object has its name as a directory: {error}") from error
         except OSError as error:
-            raise self._of_disk(error) from error
+            if error.errno not in _NO_NAME:
+                raise self._of_disk(error) from error
+            self.cache.discard(partial)
+            # In a store "a" and "a/b" may both be objects.
+            raise Clash(
+                f"its copy cannot be {self.cache.path(item)} ({error.strerror}): another object, a "
+                "link or a mount is in the way there"
+            ) from error
         self.counts.add("fetched")
         self.counts.add("fetched_bytes", item.size)
 
@@ -541,7 +552,7 @@ class Fetcher:
 
     def _adopts(self, name: str, since: float) -> bool:
         """Whether a file that no listing has named is of a store of ours: then it is asked for."""
-        if time.time() - since < _NOBODYS_S:
+        if time.monotonic() - since < _NOBODYS_S:
             return False  # somebody else may know it
         item = self._stores.object_named(name)
         if item is None:
@@ -589,9 +600,8 @@ class Fetcher:
             if urgent and job.no_room_since is not None:
                 beyond = time.monotonic() - job.no_room_since > _WISHED_ROOM_S
             try:
-                outcome, reason = self.fetch(
-                    job.item, None if wished else self._ahead_since, urgent, beyond
-                )
+                began = time.time() - (time.monotonic() - self._began)
+                outcome, reason = self.fetch(job.item, None if wished else began, urgent, beyond)
             except Exception as error:  # a fault of ours must not end the thread
                 _log.exception("fetch_failed url=%s", job.item.url)
                 outcome, reason = Outcome.GIVEN_UP, f"{job.item.url}: {error!r}"

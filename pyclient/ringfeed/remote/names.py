@@ -7,19 +7,21 @@ import itertools
 import os
 import posixpath
 import re
+import stat
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timezone
-from email.utils import parsedate_to_datetime
+from datetime import datetime
 from functools import cached_property
 from typing import Any
-from urllib.parse import quote, urljoin, urlsplit
+from urllib.parse import quote, urljoin
 
 from ..errors import RingfeedError
 
-# What a cached file's time is made of where the store gives none: 2001.
-_SOME_TIME_S = 1_000_000_000
+# Copies have times of the years 2001 to 2018: a file that anybody has written to since has not.
+_TIMES_FROM_S = 1_000_000_000
+_TIMES_S = 1 << 29
 _NAME_BYTES_MAX = 200
+_PATH_BYTES_MAX = 2000  # of a name with its folders: the cache has a path too
 # Options that make one name mean another object.
 _PLACES = ("endpoint_url", "endpoint", "account_name", "host", "port", "repo", "project")
 _PLACE_VARIABLES = {
@@ -38,18 +40,20 @@ class Version:
     """What tells one content of an object from another, and shows in `stat` of its copy.
 
     The nanoseconds of the copy's time are a digest of the ETag (or, without one, of the time of the
-    last change) and the size; so a look at the file says whether it is this version, and nothing
-    has to be kept beside it.
+    last change) and the size; the seconds are one of the size and the nanoseconds. So a look at the
+    file says whether it is this version, and also to whoever knows no version whether it is as it
+    was fetched. Nothing has to be kept beside it.
     """
 
     size: int  # bytes
     mtime_ns: int
 
     def is_of(self, status: os.stat_result) -> bool:
-        """Whether a file is this version. Seconds do not count: listings round them differently."""
+        """Whether a file is this version, as it was fetched."""
         return (
-            status.st_size == self.size
-            and (status.st_mtime_ns - self.mtime_ns) % 1_000_000_000 == 0
+            stat.S_ISREG(status.st_mode)
+            and status.st_size == self.size
+            and status.st_mtime_ns == self.mtime_ns
         )
 
 
@@ -71,7 +75,7 @@ class RemoteObject:
         token = self.etag or self.changed or ""
         digest = hashlib.blake2b(f"{token}\0{self.size}".encode(), digest_size=8).digest()
         nanoseconds = int.from_bytes(digest, "little") % 1_000_000_000
-        return Version(self.size, seconds_of(self.changed) * 1_000_000_000 + nanoseconds)
+        return Version(self.size, time_of(self.size, nanoseconds) * 1_000_000_000 + nanoseconds)
 
     def is_version_of(self, other: RemoteObject) -> bool:
         """Whether the two are the same object, unchanged."""
@@ -82,25 +86,23 @@ class RemoteObject:
         )
 
 
-def seconds_of(changed: str | None) -> int:
-    """A time of a store, in seconds since 1970; one that cannot be read is some time."""
-    if not changed:
-        return _SOME_TIME_S
-    for read in (datetime.fromisoformat, parsedate_to_datetime, _of_number):
-        try:
-            time = read(
-                changed.replace("Z", "+00:00") if read is datetime.fromisoformat else changed
-            )
-        except (ValueError, TypeError, IndexError, OverflowError, OSError):
-            continue
-        if time.tzinfo is None:
-            time = time.replace(tzinfo=timezone.utc)
-        return max(0, min(int(time.timestamp()), 1 << 33))
-    return _SOME_TIME_S
+def time_of(size: int, nanoseconds: int) -> int:
+    """The seconds of a copy's time. workers/kit/cached_files.cc has the same."""
+    return _TIMES_FROM_S + fnv_1a(b"%d %d" % (size, nanoseconds)) % _TIMES_S
 
 
-def _of_number(text: str) -> datetime:
-    return datetime.fromtimestamp(float(text), timezone.utc)
+def is_whole(status: os.stat_result) -> bool:
+    """Whether a file is a copy of some object, as it was fetched."""
+    seconds, nanoseconds = divmod(status.st_mtime_ns, 1_000_000_000)
+    return stat.S_ISREG(status.st_mode) and seconds == time_of(status.st_size, nanoseconds)
+
+
+def fnv_1a(data: bytes) -> int:
+    """A hash of 64 bits that C++ has too."""
+    value = 0xCBF29CE484222325
+    for byte in data:
+        value = ((value ^ byte) * 0x100000001B3) & 0xFFFFFFFFFFFFFFFF
+    return value
 
 
 def object_of(
@@ -150,21 +152,30 @@ def name_of(url: str, place: str) -> str:
     """The path of an object in a cache: its own names, so that folders, siblings and order stay.
 
     A query stands before the last name, which keeps its extension. Different URLs have different
-    names.
+    names. A path of very many folders has a digest in their place.
     """
-    split = urlsplit(url)
-    if split.scheme in ("http", "https"):
-        parts = [split.netloc, *split.path.lstrip("/").split("/")]
-        if split.query:
-            parts.insert(-1, "?" + split.query)
+    protocol, _, rest = url.partition("://") if "://" in url else ("", "", url)
+    if protocol.lower() in ("http", "https"):
+        path, _, query = rest.partition("#")[0].partition("?")
+        parts = path.split("/") if "/" in path else [path, ""]
+        if query:
+            parts.insert(-1, "?" + query)
     else:
-        parts = url.split("://", 1)[-1].lstrip("/").split("/")
-    return "/".join([_component(place), *map(_component, parts)])
+        parts = rest.split("/")
+    steps = [_component(place), *map(_component, parts)]
+    name = "/".join(steps)
+    whole = name.encode(errors="surrogateescape")
+    if len(whole) <= _PATH_BYTES_MAX:
+        return name
+    digest = hashlib.blake2b(whole, digest_size=8).hexdigest()
+    return "/".join([*steps[:2], f"%~{digest}", steps[-1]])
 
 
 def _component(name: str) -> str:
-    # A path has neither of these as a name, and "%" is what they are written with.
-    plain = name.replace("%", "%25").replace("\0", "%00").replace("\n", "%0A")
+    # A query may hold "/". A path has none of these in a name, and "%" is what they are written
+    # with.
+    plain = name.replace("%", "%25").replace("/", "%2F")
+    plain = plain.replace("\0", "%00").replace("\n", "%0A")
     if plain in ("", ".", ".."):
         plain = {"": "%", ".": "%2E", "..": "%2E%2E"}[plain]
     if len(plain.encode(errors="surrogateescape")) <= _NAME_BYTES_MAX:
@@ -180,16 +191,18 @@ def url_of(name: str, protocol: str, place: str) -> str | None:
     head, _, rest = name.partition("/")
     if head != _component(place):
         return None
-    parts = [
-        "" if part == "%" else part.replace("%2E", ".").replace("%0A", "\n").replace("%00", "\0")
-        for part in rest.split("/")
-    ]
-    parts = [part.replace("%25", "%") for part in parts]
+    parts = ["" if part == "%" else _plain(part) for part in rest.split("/")]
     query = ""
     if protocol in ("http", "https") and len(parts) > 2 and parts[-2].startswith("?"):
         query = parts.pop(-2)
     url = f"{protocol}://" + "/".join(parts) + query
     return url if name_of(url, place) == name else None
+
+
+def _plain(part: str) -> str:
+    for sign, escape in ((".", "%2E"), ("\n", "%0A"), ("\0", "%00"), ("/", "%2F"), ("%", "%25")):
+        part = part.replace(escape, sign)
+    return part
 
 
 _BRACES = re.compile(r"\{([^{}]*)\}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from .beneath import open_regular
 from .cache import Cache
 from .fetch import Fetcher, Job, Outcome, Patience
 from .names import RemoteError, RemoteObject
@@ -247,9 +249,12 @@ _Token = tuple[str | None, int | None]
 def _opened(path: os.PathLike[str] | str) -> int:
     """A descriptor that keeps the copy from being evicted; -1: it is not there."""
     try:
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return -1
+        return open_regular(path, os.O_RDONLY)
+    except OSError as error:
+        # Or it is none any more: it is fetched again.
+        if error.errno in (errno.ENOENT, errno.EINVAL, errno.ELOOP, errno.ENXIO, errno.EAGAIN):
+            return -1
+        raise
 
 
 def _token(item: RemoteObject) -> _Token:

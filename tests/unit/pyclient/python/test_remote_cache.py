@@ -404,11 +404,293 @@ def test_a_directory_of_something_else_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RemoteError, match=r"thesis\.tex"):
         Cache(tmp_path, 1 << 20)
     (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "ringfeed-cache").write_text("ringfeed cache 2\n")
-    with pytest.raises(RemoteError, match="ringfeed cache 2"):
+    (tmp_path / "other" / "ringfeed-cache").write_text("ringfeed cache 3\n")
+    with pytest.raises(RemoteError, match="ringfeed cache 3"):
         Cache(tmp_path / "other", 1 << 20)
     with pytest.raises(RemoteError, match="1048576"):
         Cache(tmp_path / "small", 1)
+
+
+def test_a_cache_of_the_layout_before_is_taken_over(scene: Scene) -> None:
+    scene.fetch(1)
+    os.utime(scene.path(1), ns=(1, 5 * 10**9 + scene.item(1).version.mtime_ns % 10**9))
+    (scene.cache.root / "ringfeed-cache").write_text("ringfeed cache 1\n")
+    again = Cache(scene.cache.root, 1 << 20)
+    assert (again.root / "ringfeed-cache").read_text() == "ringfeed cache 2\n"
+    assert not again.holds(scene.item(1))
+    scene.fetch(1)
+    assert again.holds(scene.item(1)) and len(scene.server.gets("1.bin")) == 2
+
+
+# ---- a clock that is set
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Sets the clock, for this process and the times that it gives files: by so many seconds."""
+    jumped = 0.0
+    real_time, real_ns = time.time, time.time_ns
+
+    def jump(seconds: float) -> None:
+        nonlocal jumped
+        jumped += seconds
+
+    monkeypatch.setattr(time, "time", lambda: real_time() + jumped)
+    monkeypatch.setattr(time, "time_ns", lambda: real_ns() + int(jumped * 1e9))
+    return jump
+
+
+YEARS_S = 10 * 365 * 86400.0
+
+
+@pytest.mark.parametrize("by", [YEARS_S, -YEARS_S, 7200.0, -7200.0])
+def test_a_clock_that_is_set_takes_no_wish_away(
+    scene: Scene, clock: Callable[[float], None], by: float
+) -> None:
+    scene.fetch(*range(10))
+    for i in range(8):
+        scene.cache.ask(scene.item(i).name)
+    other = Cache(scene.cache.root, scene.cache.bytes_max)
+    other.list_wishes([scene.item(8).name])
+    assert len(scene.cache.wishes()) == 9  # as whoever looks every 50 ms
+    clock(by)
+    scene.cache.drop_old_wishes()
+    assert len(scene.cache.wishes()) == 9
+    assert scene.fetcher.fetch(scene.item(10))[0] is Outcome.FETCHED
+    assert scene.there() == [*range(9), 10]
+
+
+def test_what_was_used_before_the_clock_was_set_back_goes_first(
+    scene: Scene, clock: Callable[[float], None]
+) -> None:
+    clock(YEARS_S)
+    scene.fetch(*range(5))
+    clock(-YEARS_S)
+    scene.fetch(*range(5, 11), 11, 12)
+    assert scene.there() == [*range(3, 13)]
+    # And what is only fetched ahead finds room.
+    job = scene.fetcher.queue(scene.item(13))
+    scene.fetcher.start()
+    assert scene.fetcher.wait(job)[0] is Outcome.FETCHED
+    assert 12 in scene.there() and 3 not in scene.there()
+    scene.fetcher.close()
+
+
+@pytest.mark.parametrize("by", [YEARS_S, -YEARS_S])
+def test_what_is_fetched_ahead_under_a_clock_that_is_set_leaves_what_was_used_since(
+    scene: Scene, clock: Callable[[float], None], by: float
+) -> None:
+    clock(by)
+    scene.fetch(*range(10))
+    job = scene.fetcher.queue(scene.item(10))
+    scene.fetcher.start()
+    wait_until(lambda: job.no_room_since is not None or job.ready.is_set())
+    assert scene.there() == list(range(10)), "all was used since the fetcher began"
+    scene.fetcher.close()
+
+
+# ---- names that come from outside
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../outside/a",
+        "http/../../outside/a",
+        "http/h/../../../outside/a",
+        "/absolute",
+        "..",
+        ".",
+        "http//a",
+        "http/linked/a",
+        "http/h/" + "x" * 4096,
+    ],
+)
+def test_no_copy_is_made_outside_of_the_cache(scene: Scene, tmp_path: Path, name: str) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "a").write_text("precious")
+    name = f"{outside}/a" if name == "/absolute" else name
+    (scene.cache.objects / "http").mkdir()
+    (scene.cache.objects / "http" / "linked").symlink_to(outside)
+    url = scene.server.put("a", content(1))
+    item = RemoteObject(url, url, name, None, None, None)
+    outcome, reason = scene.fetcher.fetch(item)
+    assert outcome is Outcome.GIVEN_UP, reason
+    assert [path.name for path in outside.iterdir()] == ["a"]
+    assert (outside / "a").read_text() == "precious"
+    assert not list((scene.cache.root / "partial").iterdir()), "nothing is left of it"
+
+
+def test_the_query_of_a_url_stays_in_its_cache(server: FickleServer, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "authorized_keys").write_text("precious")
+    for up in range(12):
+        url = server.put(f"authorized_keys?{'../' * up}{home.relative_to('/')}", content(1))
+        with RemoteFiles(
+            url, cache=tmp_path / "cache", cache_bytes=1 << 22, patience=QUICK
+        ) as files:
+            found = [sample for sample, _ in files.read() if sample["path"]]
+        assert [Path(sample["path"]).read_bytes() for sample in found] == [content(1)]
+        below = Path(found[0]["path"]).resolve().relative_to(tmp_path / "cache" / "objects")
+        assert ".." not in below.parts
+    assert (home / "authorized_keys").read_text() == "precious"
+
+
+def test_what_has_a_link_in_its_way_is_given_up_and_says_so(scene: Scene, tmp_path: Path) -> None:
+    item = scene.item(1)
+    place = scene.cache.objects / item.name.split("/")[0]
+    (tmp_path / "elsewhere").mkdir()
+    place.symlink_to(tmp_path / "elsewhere")
+    outcome, reason = scene.fetcher.fetch(item)
+    assert outcome is Outcome.GIVEN_UP and f"{scene.path(1)}" in reason and "a link" in reason
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
+# ---- what is done to a cache behind its back
+
+
+def cut(path: Path) -> None:
+    os.truncate(path, 5000)
+
+
+def emptied(path: Path) -> None:
+    os.truncate(path, 0)
+
+
+def grown(path: Path) -> None:
+    with path.open("ab") as file:
+        file.write(b"more")
+
+
+def written_to(path: Path) -> None:
+    with path.open("r+b") as file:
+        file.write(b"xxxx")
+
+
+def directory(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def fifo(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def link(path: Path) -> None:
+    aside = path.parent.parent / "aside"
+    path.rename(aside)
+    path.symlink_to(aside)
+
+
+def dangling(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("nothing")
+
+
+DAMAGES = [cut, emptied, grown, written_to, directory, fifo, link, dangling]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_copy_that_was_damaged_is_fetched_again(
+    scene: Scene, damage: Callable[[Path], None]
+) -> None:
+    scene.fetch(1, 2)
+    damage(scene.path(1))
+    used = scene.cache.used_bytes()
+    scene.fetch(1, 2)
+    assert scene.path(1).read_bytes() == content(1) and not scene.path(1).is_symlink()
+    assert [len(scene.server.gets(f"{i}.bin")) for i in (1, 2)] == [2, 1]
+    assert scene.cache.used_bytes() >= scene.disk_bytes() and used
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_reader_waits_for_a_damaged_copy(scene: Scene, damage: Callable[[Path], None]) -> None:
+    scene.fetch(1)
+    damage(scene.path(1))
+    scene.fetcher.start()
+    scene.cache.ask(scene.item(1).name)
+    wait_until(lambda: scene.cache.holds(scene.item(1)))
+    assert scene.path(1).read_bytes() == content(1)
+    scene.fetcher.close()
+
+
+@pytest.mark.parametrize("damage", [directory, fifo, link])
+def test_a_partial_copy_that_is_no_file_is_begun_anew(
+    scene: Scene, damage: Callable[[Path], None]
+) -> None:
+    scene.server.faults["1.bin"] = [Cut(5000)]
+    item = scene.fetcher._stores.of(scene.server.url).look(scene.item(1))
+    partial = scene.cache.partial(item)
+    partial.write_bytes(b"x")
+    damage(partial)
+    scene.fetch(1)
+    assert scene.path(1).read_bytes() == content(1)
+
+
+@pytest.mark.parametrize("name", ["ringfeed-cache", "lock", "objects", "partial", "wanted"])
+def test_a_cache_that_is_not_one_any_more_is_refused_by_name(tmp_path: Path, name: str) -> None:
+    Cache(tmp_path / "cache", 1 << 20)
+    path = tmp_path / "cache" / name
+    path.rmdir() if path.is_dir() else path.unlink()
+    os.mkfifo(path)
+    command = [sys.executable, "-c", REFUSED, str(tmp_path / "cache")]
+    done = subprocess.run(command, env=ENVIRONMENT, timeout=WAIT_S, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert name in done.stdout and str(tmp_path / "cache") in done.stdout
+
+
+# In a process of its own: a FIFO that is opened waits without an end, and no signal of Python's
+# test framework would come through.
+REFUSED = """
+import sys
+from ringfeed.remote import Cache, RemoteError
+try:
+    Cache(sys.argv[1], 1 << 20)
+except RemoteError as error:
+    print(error)
+else:
+    sys.exit("it was taken")
+"""
+
+
+def test_accounts_wishes_and_failures_that_are_no_files_are_passed_over(scene: Scene) -> None:
+    scene.fetch(1)
+    root = scene.cache.root
+    (root / "accounts").unlink()
+    os.mkfifo(root / "accounts")
+    os.mkfifo(root / "wanted" / "list-1-abc")
+    os.mkfifo(root / "failed" / hash_of(scene.item(2).name))
+    scene.fetch(1, 2)
+    assert scene.cache.wishes() == [] and scene.cache.failure(scene.item(2).name) is None
+    assert scene.cache.used_bytes() >= scene.disk_bytes()
+
+
+def test_objects_that_were_moved_and_linked_are_used(scene: Scene, tmp_path: Path) -> None:
+    scene.fetch(1)
+    scene.cache.objects.rename(tmp_path / "moved")
+    scene.cache.objects.symlink_to(tmp_path / "moved")
+    again = Cache(scene.cache.root, 1 << 20)
+    assert again.holds(scene.item(1))
+    scene.fetch(1, 2)
+    assert len(list((tmp_path / "moved").rglob("*.bin"))) == 2
+    assert again.used_bytes() >= scene.disk_bytes() > 200_000
+
+
+def test_objects_on_another_file_system_are_refused_by_name(scene: Scene, tmp_path: Path) -> None:
+    elsewhere = Path(f"/dev/shm/ringfeed-test-{os.getpid()}")
+    if os.stat("/dev/shm").st_dev == os.stat(tmp_path).st_dev:
+        pytest.skip("all is one file system")
+    elsewhere.mkdir()
+    try:
+        scene.cache.objects.rmdir()
+        scene.cache.objects.symlink_to(elsewhere)
+        with pytest.raises(RemoteError, match=rf"{elsewhere} is on another file system"):
+            Cache(scene.cache.root, 1 << 20)
+    finally:
+        elsewhere.rmdir()
 
 
 # ---- wishes of readers

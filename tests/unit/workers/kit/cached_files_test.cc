@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -30,7 +31,15 @@ struct FakeCache {
     for (const char* name : {"objects/s3/b", "wanted", "failed"}) {
       fs::create_directories(root + "/" + name);
     }
-    write("ringfeed-cache", "ringfeed cache 1\n");
+    write("ringfeed-cache", "ringfeed cache 2\n");
+  }
+  // A copy as fetchers leave it.
+  void fetch(const std::string& text) const {
+    fs::remove_all(path);
+    std::ofstream(path) << text;
+    const timespec times[2] = {{.tv_sec = 1000, .tv_nsec = 1},
+                               {.tv_sec = copy_time_s(text.size(), 7), .tv_nsec = 7}};
+    EXPECT_EQ(::utimensat(AT_FDCWD, path.c_str(), times, 0), 0);
   }
   void write(const std::string& name, const std::string& text) const {
     std::ofstream(root + "/" + name) << text;
@@ -56,6 +65,8 @@ struct FakeCache {
 TEST(CachedFiles, HashesAsFetchersDo) {
   EXPECT_EQ(wish_hash(""), "cbf29ce484222325");
   EXPECT_EQ(wish_hash("foobar"), "85944171f73967e8");
+  EXPECT_EQ(copy_time_s(0, 0), 1489852503);
+  EXPECT_EQ(copy_time_s(1ULL << 40, 999'999'999), 1024920791);
 }
 
 TEST(CachedFiles, OpensOtherFilesAsEver) {
@@ -79,7 +90,7 @@ TEST(CachedFiles, WishForWhatIsNotThereUntilItComes) {
     EXPECT_EQ(fd.error().code(), ErrorCode::kBusy);
     EXPECT_THAT(cache.wishes(), ElementsAre("0-s3/b/a.jsonl"));
   }
-  cache.write("objects/s3/b/a.jsonl", "{}\n");
+  cache.fetch("{}\n");
   EXPECT_TRUE(files.open(cache.path, CachedFiles::Wish::kKeep));
   EXPECT_THAT(cache.wishes(), ElementsAre("0-s3/b/a.jsonl")) << "it must stay for who reads it";
   EXPECT_TRUE(files.open(cache.path));
@@ -111,29 +122,27 @@ TEST(CachedFiles, AskAheadForWhatComesNext) {
   EXPECT_THAT(cache.wishes(), ElementsAre("1-s3/b/a.jsonl"));
   EXPECT_EQ(files.open(cache.path).error().code(), ErrorCode::kBusy);
   EXPECT_THAT(cache.wishes(), ElementsAre("0-s3/b/a.jsonl", "1-s3/b/a.jsonl"));
-  cache.write("objects/s3/b/a.jsonl", "");
+  cache.fetch("");
   EXPECT_TRUE(files.open(cache.path));
   EXPECT_THAT(cache.wishes(), IsEmpty());
 }
 
 TEST(CachedFiles, SetTheTimeOfTheLastUseAndNoOther) {
   FakeCache cache;
-  cache.write("objects/s3/b/a.jsonl", "1");
-  const timespec old[2] = {{.tv_sec = 1000, .tv_nsec = 1}, {.tv_sec = 2000, .tv_nsec = 2}};
-  ASSERT_EQ(::utimensat(AT_FDCWD, cache.path.c_str(), old, 0), 0);
+  cache.fetch("1");
   CachedFiles files;
   ASSERT_TRUE(files.open(cache.path));
   struct stat info {};
   ASSERT_EQ(::stat(cache.path.c_str(), &info), 0);
   EXPECT_GT(info.st_atim.tv_sec, 1000);
-  EXPECT_EQ(info.st_mtim.tv_sec, 2000) << "it says which version the copy is";
-  EXPECT_EQ(info.st_mtim.tv_nsec, 2);
+  EXPECT_EQ(info.st_mtim.tv_sec, copy_time_s(1, 7)) << "it says which version the copy is";
+  EXPECT_EQ(info.st_mtim.tv_nsec, 7);
 }
 
 // Whoever removes a copy holds a lease on it that nobody else may have it open.
 TEST(CachedFiles, WaitForWhoIsRemovingIt) {
   FakeCache cache;
-  cache.write("objects/s3/b/a.jsonl", "1");
+  cache.fetch("1");
   const shm::Fd evictor(::open(cache.path.c_str(), O_RDONLY | O_CLOEXEC));
   ASSERT_TRUE(evictor);
   ::fcntl(evictor.get(), F_SETSIG, SIGURG);
@@ -145,6 +154,70 @@ TEST(CachedFiles, WaitForWhoIsRemovingIt) {
   // And the other way round: what is open here cannot have such a lease.
   const Result<shm::Fd> reader = files.open(cache.path);
   EXPECT_NE(::fcntl(evictor.get(), F_SETLEASE, F_WRLCK), 0);
+}
+
+// What somebody has done to a copy since it was fetched, each of them to a whole one.
+TEST(CachedFiles, WishForWhatIsNotAsItWasFetched) {
+  FakeCache cache;
+  const std::string other = cache.directory.write("other", "1234");
+  struct Damage {
+    const char* what;
+    std::function<void()> make;
+  };
+  const std::vector<Damage> damages = {
+      {"cut", [&] { fs::resize_file(cache.path, 2); }},
+      {"emptied", [&] { fs::resize_file(cache.path, 0); }},
+      {"grown", [&] { std::ofstream(cache.path, std::ios::app) << "5"; }},
+      {"written to", [&] { std::ofstream(cache.path, std::ios::in) << "x"; }},
+      {"replaced by a directory",
+       [&] {
+         fs::remove(cache.path);
+         fs::create_directory(cache.path);
+       }},
+      {"replaced by a FIFO",
+       [&] {
+         fs::remove(cache.path);
+         ASSERT_EQ(::mkfifo(cache.path.c_str(), 0600), 0);
+       }},
+      {"replaced by a link",
+       [&] {
+         fs::remove(cache.path);
+         fs::create_symlink(other, cache.path);
+       }},
+      {"replaced by a link to nothing",
+       [&] {
+         fs::remove(cache.path);
+         fs::create_symlink("nothing", cache.path);
+       }},
+  };
+  for (const Damage& damage : damages) {
+    cache.fetch("1234");
+    CachedFiles files;
+    ASSERT_TRUE(files.open(cache.path)) << damage.what;
+    damage.make();
+    EXPECT_EQ(files.open(cache.path).error().code(), ErrorCode::kBusy) << damage.what;
+    EXPECT_THAT(cache.wishes(), ElementsAre("0-s3/b/a.jsonl")) << damage.what;
+    cache.fetch("1234");
+    EXPECT_TRUE(files.open(cache.path)) << damage.what;
+  }
+}
+
+TEST(CachedFiles, TakeCopiesOfTheLayoutBeforeAsTheyAre) {
+  FakeCache cache;
+  cache.write("ringfeed-cache", "ringfeed cache 1\n");
+  cache.write("objects/s3/b/a.jsonl", "1");
+  EXPECT_TRUE(CachedFiles().open(cache.path));
+}
+
+TEST(CachedFiles, WaitForNobodyWhereAFileIsAFifo) {
+  FakeCache cache;
+  CachedFiles files;
+  EXPECT_EQ(files.open(cache.path).error().code(), ErrorCode::kBusy);
+  ASSERT_EQ(::mkfifo((cache.root + "/failed/" + wish_hash("s3/b/a.jsonl")).c_str(), 0600), 0);
+  EXPECT_EQ(files.open(cache.path).error().code(), ErrorCode::kBusy);
+  fs::remove(cache.root + "/ringfeed-cache");
+  ASSERT_EQ(::mkfifo((cache.root + "/ringfeed-cache").c_str(), 0600), 0);
+  EXPECT_EQ(CachedFiles().open(cache.path).error().code(), ErrorCode::kNotFound);
 }
 
 TEST(CachedFiles, SayWhatIsWrongWithACacheThatCannotBeAsked) {
