@@ -148,8 +148,10 @@ int init(const InitOptions& options) {
   if (!options.feed.empty() && !config::valid_feed_name(options.feed)) {
     throw Error(
         ErrorCode::kInvalidArgument,
-        fmt::format("'{}' is not a valid feed name: give 1 to 64 characters from A-Z a-z 0-9 _ . -",
-                    options.feed));
+        fmt::format(
+            "'{}' is not a valid feed name: give 1 to 64 characters from A-Z a-z 0-9 _ . -, "
+            "and none of the last two at the beginning",
+            escaped(options.feed)));
   }
   const bool prints = options.output == "-";
   if (!options.output.empty() && !prints) refuse_existing(options.output, options.force);

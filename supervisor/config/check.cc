@@ -28,8 +28,10 @@ constexpr std::size_t kSocketPathBytesMax = 107;  // of sockaddr_un
 constexpr std::uint32_t kSpareSlotsMin = 2;       // shm: for skip and detach to make progress
 
 constexpr std::string_view kStageNameRule =
-    "use 1 to 64 letters, digits, '_' or '-' (a dot separates stage and port)";
-constexpr std::string_view kFeedNameRule = "use 1 to 64 letters, digits, '_', '.' or '-'";
+    "use 1 to 64 letters, digits, '_' or '-' (a dot separates stage and port), and no '-' at the "
+    "beginning";
+constexpr std::string_view kFeedNameRule =
+    "use 1 to 64 letters, digits, '_', '.' or '-', and none of the last two at the beginning";
 
 // What a stage says of a field of its own: it begins with the field's name, unless it says it
 // anyway.

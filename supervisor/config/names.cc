@@ -17,8 +17,8 @@ bool is_letter_or_digit(char c) noexcept {
 char lower(char c) noexcept { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
 
 bool valid_name(std::string_view name, std::string_view marks) noexcept {
-  return !name.empty() && name.size() <= kNameLengthMax &&
-         std::all_of(name.begin(), name.end(), [marks](char c) {
+  return !name.empty() && name.size() <= kNameLengthMax && name.front() != '-' &&
+         name.front() != '.' && std::all_of(name.begin(), name.end(), [marks](char c) {
            return is_letter_or_digit(c) || marks.find(c) != std::string_view::npos;
          });
 }

@@ -10,7 +10,8 @@ namespace ringfeed::config {
 
 inline constexpr std::size_t kNameLengthMax = 64;
 
-// 1 to 64 characters out of A-Z a-z 0-9 _ . - : feeds and consumer groups.
+// 1 to 64 characters out of A-Z a-z 0-9 _ . - that begin with none of the last two: feeds and
+// consumer groups. "-rf" and "--now" are options to whoever types them, ".." is a directory.
 [[nodiscard]] bool valid_feed_name(std::string_view name) noexcept;
 // The same without the dot, which separates stage and port: stages and stage groups.
 [[nodiscard]] bool valid_stage_name(std::string_view name) noexcept;

@@ -24,11 +24,11 @@ _FEED_OUTPUT = "feed_output"
 
 def valid_name(name: Any) -> bool:
     """Is it a name of a stage?"""
-    return isinstance(name, str) and re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name) is not None
+    return isinstance(name, str) and re.fullmatch(r"(?!-)[A-Za-z0-9_-]{1,64}", name) is not None
 
 
 def valid_feed_name(name: Any) -> bool:
-    return isinstance(name, str) and re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", name) is not None
+    return isinstance(name, str) and re.fullmatch(r"(?![.-])[A-Za-z0-9_.-]{1,64}", name) is not None
 
 
 class Node(NamedTuple):

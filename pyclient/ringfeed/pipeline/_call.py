@@ -159,9 +159,8 @@ def stage(
             raise Where(method, called.get(setting, setting)).error("it is none of the inputs")
     name = arguments.get("name")
     if name is not None and not valid_name(name):
-        raise InvalidArgument(
-            method, "name", f"it is {shown(name)}; give 1 to 64 of the letters A-Z a-z 0-9 _ -"
-        )
+        text = f"it is {shown(name)}; give 1 to 64 of the letters A-Z a-z 0-9 _ -, no - first"
+        raise InvalidArgument(method, "name", text)
     return Pipeline(Node(method, kind, tuple(values), tuple(inputs), name, suggested, called))
 
 
@@ -204,7 +203,9 @@ def feed(outputs: tuple[Any, ...], arguments: Mapping[str, Any]) -> Feed:
         raise InvalidArgument("feed", "outputs", "give at least one pipeline")
     name = arguments["name"]
     if not valid_feed_name(name):
-        text = f"it is {shown(name)}; give 1 to 64 of the letters A-Z a-z 0-9 _ . -"
+        text = (
+            f"it is {shown(name)}; give 1 to 64 of the letters A-Z a-z 0-9 _ . -, no . or - first"
+        )
         raise InvalidArgument("feed", "name", text)
     values = {key: arguments[key] for key in arguments if key not in ("self", "outputs", "name")}
     settings = group("DataLoaderConfig", {"feed": name, **values}, Where("feed", ""))

@@ -180,7 +180,9 @@ class _Stages:
             values = dict(stage.values)
             name = values.pop("name", None)
             if not valid_name(name):
-                raise self._error(f"stages[{i}] has no name of the letters A-Z a-z 0-9 _ -")
+                raise self._error(
+                    f"stages[{i}] has no name of the letters A-Z a-z 0-9 _ -, no - first"
+                )
             if name in self._groups:
                 raise self._error(f"two stages have the name {name!r}")
             if len(values) != 1:

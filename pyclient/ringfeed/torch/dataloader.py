@@ -272,8 +272,11 @@ class DataLoader(  # type: ignore[misc, unused-ignore]
             raise ValueError(f"max_attempts is {max_attempts}: it may be 1 to 255")
         if trainers < 1:
             raise ValueError(f"trainers is {trainers}: it may be 1 or more")
-        if feed is not None and re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", feed) is None:
-            raise ValueError(f"feed is {feed!r}: a name has 1 to 64 characters out of A-Za-z0-9_.-")
+        if feed is not None and re.fullmatch(r"\w[\w.-]{0,63}", feed, re.A) is None:
+            raise ValueError(
+                f"feed is {feed!r}: a name has 1 to 64 characters out of A-Za-z0-9_.-, and none of "
+                "the last two first"
+            )
         if feed is not None and num_workers == 0:
             raise ValueError(
                 f"feed={feed!r} needs workers, which make its batches: num_workers > 0"

@@ -478,7 +478,7 @@ TEST(CheckFeed, HasAValidName) {
   EXPECT_THAT(messages(lc0_text(), {"feed=lc0.run-1"}), IsEmpty());
   EXPECT_THAT(messages(lc0_text(), {"feed=lc0/run"}),
               ElementsAre("--set feed=lc0/run:1:1: feed is \"lc0/run\"; use 1 to 64 letters, "
-                          "digits, '_', '.' or '-'"));
+                          "digits, '_', '.' or '-', and none of the last two at the beginning"));
   EXPECT_THAT(messages(lc0_text() + "feed: \"\""),
               ElementsAre(HasSubstr("7:1: feed is \"\"; use")));
 }

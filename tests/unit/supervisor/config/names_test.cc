@@ -68,5 +68,14 @@ TEST(Names, AreOneToSixtyFourOfTheAllowedCharacters) {
     EXPECT_FALSE(valid_feed_name(bad)) << bad;
 }
 
+TEST(Names, AreNoOptionsAndNoDirectories) {
+  for (const char* bad : {"..", ".", ".hidden", "-", "-rf", "--now", "--", "../x"}) {
+    EXPECT_FALSE(valid_feed_name(bad)) << bad;
+    EXPECT_FALSE(valid_stage_name(bad)) << bad;
+  }
+  for (const char* good : {"a..b", "a.", "a-", "_", "0"})
+    EXPECT_TRUE(valid_feed_name(good)) << good;
+}
+
 }  // namespace
 }  // namespace ringfeed::config
