@@ -253,6 +253,61 @@ def test_an_endless_run_finds_what_comes_later(start: Runs, tmp_path: Path) -> N
         assert "files: files_found=3\n" in run.text()
 
 
+@pytest.mark.parametrize("copies", ["from before", "between epochs"])
+def test_copies_that_were_damaged_are_fetched_again(
+    start: Runs, tmp_path: Path, copies: str
+) -> None:
+    """Cut, emptied, grown, or replaced by what is no file: the store still has the object."""
+    cache = tmp_path / "cache"
+    damaged = 0
+
+    def damage() -> None:
+        nonlocal damaged
+        paths = sorted(path for path in (cache / "objects").rglob("*.jsonl") if path.is_file())
+        for number, path in enumerate(paths[:12]):
+            damaged += 1
+            if number % 6 == 0:
+                os.truncate(path, 1000)
+            elif number % 6 == 1:
+                os.truncate(path, 0)
+            elif number % 6 == 2:
+                with path.open("ab") as file:
+                    file.write(b'{"id": -1}\n')
+            else:
+                path.unlink()
+                if number % 6 == 3:
+                    path.mkdir()
+                elif number % 6 == 4:
+                    os.mkfifo(path)
+                else:
+                    path.symlink_to(tmp_path / "nothing")
+
+    with serving() as server:
+        stage = remote(puts(server), cache, 64 << 20)
+        expected = ids_of(start(stage, epochs=2))
+        assert sorted(expected) == sorted(list(range(FILES * ROWS)) * 2)
+        if copies == "from before":
+            damage()
+        batches = 0
+
+        def each() -> None:
+            nonlocal batches
+            batches += 1
+            # Of what is read ahead of the trainer some is open, and all of it is named.
+            if copies == "between epochs" and batches == FILES * ROWS // 50 // 2:
+                damage()
+
+        run = start(stage, epochs=2)
+        got = ids_of(run, each)
+    assert damaged == 12
+    if copies == "from before":
+        assert got == expected
+        assert "skipped_" not in run.text()
+    else:
+        # What is cut while it is read ends there, and is counted; the second epoch has all of it.
+        assert set(got) == set(range(FILES * ROWS))
+
+
 def test_a_store_that_lists_nothing_ends_a_run_with_the_reason(start: Runs, tmp_path: Path) -> None:
     with serving() as server:
         run = start(
