@@ -6,6 +6,7 @@ import gc
 import inspect
 import itertools
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from .. import stage as stages
-from . import objects
+from . import exits, objects
 from .calls import Failure, Failures
 from .chance import Generators
 from .values import coerce
@@ -69,6 +70,7 @@ class Batches:
     """An object of a stage, ready to be called."""
 
     def __init__(self, spec: objects.Spec) -> None:
+        self._process = os.getpid()
         self._generators = Generators(spec["key"])
         self._function = objects.make(spec)
         objects.check_shape(spec, self._function)
@@ -97,6 +99,8 @@ class Batches:
         except BaseException as error:  # also SystemExit: it is the samples'
             # In full each time: the stage says which of the calls it tells of.
             return Failures().of(error)
+        finally:
+            exits.end_child(self._process)
         return None
 
     def _run(self, samples: list[Any], seed: int, views: list[memoryview] | None) -> None:
@@ -148,6 +152,7 @@ class Batches:
             if self._wants_out:
                 named["out"] = given
             made = self._function(list(samples), **named)
+            exits.end_child(self._process)  # before it writes to what its parent writes to
             if self._generators.present == present:
                 return given if made is None and self._wants_out else made
             # A library that the call has imported drew as it liked.

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import os
 import traceback
 from collections.abc import Callable
 from typing import Any
 
 from .. import stage as stages
-from . import objects
+from . import exits, objects
 from .chance import Generators
 
 
@@ -50,6 +51,7 @@ class Calls:
     """
 
     def __init__(self, spec: objects.Spec) -> None:
+        self._process = os.getpid()
         self._generators = Generators(spec["key"])
         self._function = objects.make(spec)
         self._context = stages.Context(spec["stage"], spec["lane"], spec["lanes"])
@@ -109,6 +111,7 @@ class Calls:
                 outcomes.append(one(sample))
             except BaseException as error:  # also SystemExit: it is the sample's
                 outcomes.append(self.failed(error))
+            exits.end_child(self._process)
         if self._is_map:
             for i, outcome in enumerate(outcomes):
                 if type(outcome) is list:
@@ -139,6 +142,8 @@ class Calls:
         except BaseException as error:
             if len(samples) == 1:
                 return [self.failed(error)]
+        finally:
+            exits.end_child(self._process)
         # One by one, so that only what is to blame is left out.
         outcomes = []
         for sample in samples:

@@ -1,13 +1,16 @@
-"""Says where a stage's code ends its process."""
+"""Where a stage's code ends its process, and where a child of it has to end."""
 
 from __future__ import annotations
 
 import contextlib
 import faulthandler
+import mmap
 import os
+from os import _exit
 from typing import NoReturn
 
 _log = 2
+_told = mmap.mmap(-1, 1)  # of children that come back; they write to it too
 
 
 def say(why: str) -> None:
@@ -19,6 +22,26 @@ def say(why: str) -> None:
     with contextlib.suppress(OSError):
         os.write(_log, f"{why}\n".encode())
     faulthandler.dump_traceback(_log, all_threads=False)
+
+
+def end_child(process: int) -> None:
+    """Ends this process if it is not the stage's: a child that the stage's code has forked, and
+    that has come back from there, would do the stage's work once more beside its parent.
+
+    Args:
+        process: The number of the stage's.
+    """
+    if os.getpid() == process:
+        return
+    if not _told[0]:
+        _told[0] = 1
+        with contextlib.suppress(OSError):
+            os.write(
+                _log,
+                b"a child that the stage's code has forked has come back from there, and ends, as "
+                b"all of them do: end a child with os._exit()\n",
+            )
+    _exit(0)
 
 
 def tell(log: int = 2) -> None:

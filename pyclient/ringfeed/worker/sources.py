@@ -5,13 +5,14 @@ from __future__ import annotations
 import inspect
 import itertools
 import logging
+import os
 import pickle
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from . import objects
+from . import exits, objects
 from .calls import Failure, Failures
 from .chance import Generators
 from .exact import digest, loses_samples
@@ -29,6 +30,7 @@ class Source:
     """An object of a stage, ready to be read."""
 
     def __init__(self, spec: objects.Spec) -> None:
+        self._process = os.getpid()
         self._generators = Generators(spec["key"])
         self._key = spec["key"]
         self._failures = Failures()
@@ -78,6 +80,7 @@ class Source:
         found: list[tuple[Any, bytes]] = []
         try:
             for sample, cursor in itertools.islice(self._items, most):
+                exits.end_child(self._process)
                 if sample is NOT_YET:
                     return found, False, None
                 found.append((sample, _checked(cursor)))
@@ -87,6 +90,8 @@ class Source:
                 return [], False, failure
             self._pending = failure  # what came before it comes first
             return found, False, None
+        finally:
+            exits.end_child(self._process)
         return found, len(found) < most, None
 
     def _reader(self) -> Callable[[int, bytes, int], Iterator[tuple[Any, bytes]]]:
