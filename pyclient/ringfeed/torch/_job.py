@@ -55,7 +55,7 @@ class Job:
     trainer: int  # its process
     environment: dict[str, str]
     begin: list[bytes | None]  # the state that each worker begins with
-    run_forward: bool = False  # states of an iterable dataset are not to be used
+    dataset_state: str = "exact"  # what states of an iterable dataset are worth
     snapshots: bool = False  # the trainer keeps states, and that of each epoch's beginning
     generation: int = 0  # of the feed (_own_feed.py)
     firsts: list[int] = field(default_factory=list)  # by worker: its first request

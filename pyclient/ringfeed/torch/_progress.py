@@ -16,6 +16,7 @@ The dictionary has torchdata's keys where it has the same facts. Of a loader wit
     fetcher_state               iterable datasets: {dataset_iter_state, fetcher_ended}; else None
     fetched, samples            batches fetched, and samples asked of an iterable's iterator
     before                      generators before iter(dataset), where it can only be run forward
+    behind                      dataset_state="verify": an earlier state, and what came behind it
     epoch                       the dataset's own, where it has a shuffle buffer
     since                       what was fetched after all that, and is fetched once more at a
                                 resume: index batches, of an iterable dataset their number
@@ -59,7 +60,7 @@ from torch.utils.data import (
     default_convert,
 )
 
-from . import _generators
+from . import _compared, _generators
 from ._samplers import OwnState, Place, Walk, Walker, count, mapping, stateful
 from ..worker.exact import loses_samples
 
@@ -77,7 +78,8 @@ class WorkerPlace:
         dataset: The dataset.
         auto_collation, collate_fn, drop_last: As in ``_DatasetKind.create_fetcher``.
         own_process: The generators of this process are this worker's: they are part of its state.
-        run_forward: The states of an iterable dataset are not to be used.
+        dataset_state: What the states of an iterable dataset are worth: "exact"; "run_forward",
+            they are not to be used; "verify", what comes behind them is compared.
     """
 
     def __init__(
@@ -89,7 +91,7 @@ class WorkerPlace:
         drop_last: bool,
         *,
         own_process: bool = True,
-        run_forward: bool = False,
+        dataset_state: str = "exact",
     ) -> None:
         self.iterable: bool = kind == _DatasetKind.Iterable
         self.dataset = dataset
@@ -101,7 +103,11 @@ class WorkerPlace:
         self._without = False  # its state_dict() is of no use
         self._loses = False  # because it leaves samples out
         self._own_process = own_process
-        self._run_forward = run_forward
+        self._run_forward = dataset_state == "run_forward"
+        self._compares = dataset_state == "verify"
+        self._watched: _compared.Watched | None = None  # what the fetcher has its samples of
+        self._why = ""  # a state was not used
+        self._due: int | None = None  # the digest of the samples that are read again
         self._many = auto_collation
         self._drop_last = drop_last
         self.collate_fn = collate_fn  # of the user
@@ -111,8 +117,25 @@ class WorkerPlace:
 
     def begin(self) -> None:
         """Begin an epoch: ``iter(dataset)`` of an iterable one. Raises what that raises."""
+        first = None
+        compares = self._compares and self.iterable
+        if compares and stateful(self.dataset) and not self._without:
+            try:
+                first = pickle.dumps(self.dataset.state_dict())
+            except Exception:  # it is told of when a state is wanted
+                compares = False
+        self._begin()
+        if compares and self.has_state:
+            # Before iter(): what is its own iterator may count with that.
+            state = None if first is None else pickle.loads(first)
+            begin = {"dataset": state, "iterator": None, "fetched": 0, "samples": 0}
+            watched = self._watch(state, self._before)
+            watched.add({**begin, "generators": _generators.capture()})
+
+    def _begin(self) -> None:
         # For where there is no other way back: who draws in iter() draws the same again.
         self._before = _generators.capture() if self.iterable else None
+        self._watched = None
         self.fetcher = self._make()
         if self.iterable and self._is_stateful():
             self._loses = loses_samples(self.dataset)
@@ -120,6 +143,18 @@ class WorkerPlace:
                 self.do_without()
         self.fetched = self._samples = 0
         self._ended = False
+
+    def _watch(self, first: Any, before: bytes | None) -> _compared.Watched:
+        watched = _compared.Watched(self.fetcher.dataset_iter, first, before)
+        self._watched = self.fetcher.dataset_iter = watched
+        return watched
+
+    @property
+    def _iterator(self) -> Any:
+        """The dataset's own."""
+        if self._watched is not None:
+            return self._watched.samples
+        return getattr(self.fetcher, "dataset_iter", None)
 
     def begin_again(self, dataset: Any) -> None:
         """As begin(), with what the dataset has become."""
@@ -141,7 +176,7 @@ class WorkerPlace:
         return not self._without and self._is_stateful()
 
     def _is_stateful(self) -> bool:
-        return stateful(self.dataset) or stateful(getattr(self.fetcher, "dataset_iter", None))
+        return stateful(self.dataset) or stateful(self._iterator)
 
     def do_without(self) -> None:
         """From here on as if the dataset had no state of its own: it cannot tell it."""
@@ -154,6 +189,7 @@ class WorkerPlace:
             StopIteration: The iterable dataset has ended.
             Exception: Whatever the dataset or collate_fn raises; it counts as fetched.
         """
+        self._look()
         self.fetched += 1
         if self.iterable:
             self._samples += len(index) if self.fetcher.auto_collation else 1
@@ -165,19 +201,20 @@ class WorkerPlace:
         return self.fetcher.fetch(index)
 
     def state(self) -> dict[str, Any]:
-        """Plain data: dataset, iterator, ended, fetched, samples, before, generators.
+        """Plain data: dataset, iterator, ended, fetched, samples, before, behind, generators.
 
         Dataset and iterator are what their ``state_dict()`` gave, not copied: pickle it before the
         next fetch. Raises what they raise.
         """
-        iterator: Any = getattr(self.fetcher, "dataset_iter", None)
-        # A dataset that is its own iterator has one state.
-        twice = iterator is self.dataset and iterator is not None
-        of_dataset = stateful(self.dataset) and not twice and not self._without
-        of_iterator = stateful(iterator) and not self._without
+        own, behind = {"dataset": None, "iterator": None}, None
+        if self._watched is None or self._without:
+            own = self._own_state()
+        else:
+            self._watched.take(self._here, True)
+            behind = self._watched.behind()
         return {
-            "dataset": self.dataset.state_dict() if of_dataset else None,
-            "iterator": iterator.state_dict() if of_iterator else None,
+            **own,
+            "behind": behind,
             "ended": self._ended or bool(getattr(self.fetcher, "ended", False)),
             "fetched": self.fetched,
             "samples": self._samples,
@@ -186,6 +223,27 @@ class WorkerPlace:
                 getattr(self.dataset, "epoch", None) if self._loses or self._run_forward else None
             ),
             "generators": _generators.capture() if self._own_process else None,
+        }
+
+    def _here(self) -> dict[str, Any]:
+        at = {"fetched": self.fetched, "samples": self._samples}
+        return {**self._own_state(), **at, "generators": _generators.capture()}
+
+    def _look(self) -> None:
+        """Between two batches."""
+        if self._watched is not None and not self._without:
+            with contextlib.suppress(Exception):  # it is told of when a state is wanted
+                self._watched.take(self._here, False)
+
+    def _own_state(self) -> dict[str, Any]:
+        iterator = self._iterator
+        # A dataset that is its own iterator has one state.
+        twice = iterator is self.dataset and iterator is not None
+        of_dataset = stateful(self.dataset) and not twice and not self._without
+        of_iterator = stateful(iterator) and not self._without
+        return {
+            "dataset": self.dataset.state_dict() if of_dataset else None,
+            "iterator": iterator.state_dict() if of_iterator else None,
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -214,6 +272,8 @@ class WorkerPlace:
             self.begin()
 
     def _restore_state(self, state: dict[str, Any]) -> None:
+        if state.get("behind") is not None:
+            return self._restore_compared(state, state["behind"])
         if state["before"] is not None:
             self.do_without()
             epoch, here = state.get("epoch"), getattr(self.dataset, "epoch", None)
@@ -229,7 +289,7 @@ class WorkerPlace:
         if state["before"] is not None:
             _generators.restore(state["before"])
         try:
-            self.begin()
+            self._begin()
             self.fetched, self._samples = state["fetched"], state["samples"]
             self._ended = state["ended"]
             if self.iterable:
@@ -240,6 +300,53 @@ class WorkerPlace:
         if self._own_process and state["generators"] is not None:
             _generators.restore(state["generators"])
 
+    def _restore_compared(self, state: dict[str, Any], behind: dict[str, Any]) -> None:
+        """If what comes behind an earlier state is what had come, there; else run forward."""
+        now = None if self._own_process else _generators.capture()
+        name = type(self.dataset).__name__
+        try:
+            if self._comes_again(state, behind):
+                if self._own_process and state["generators"] is not None:
+                    _generators.restore(state["generators"])
+                return
+            self._why = f"the state of {name} does not give the samples that had come behind it"
+        except Exception as error:
+            self._why = f"{name} cannot go on from its state ({type(error).__name__}: {error})"
+        finally:
+            if now is not None:
+                _generators.restore(now)
+        self._due = behind["whole"]
+        if behind["first"] is not None and stateful(self.dataset):
+            self.dataset.load_state_dict(behind["first"])
+        self._restore_state({**state, "behind": None, "before": behind["before"]})
+
+    def _comes_again(self, state: dict[str, Any], behind: dict[str, Any]) -> bool:
+        base = behind["base"]
+        if base["dataset"] is not None and stateful(self.dataset):
+            self.dataset.load_state_dict(base["dataset"])
+        _generators.restore(behind["before"])
+        self._begin()
+        if not self.has_state:
+            return False
+        if base["iterator"] is not None and stateful(self._iterator):
+            self._iterator.load_state_dict(base["iterator"])
+        self._before = behind["before"]
+        watched = self._watch(behind["first"], behind["before"])
+        watched.add(base)
+        watched.is_compared = True
+        _generators.restore(base["generators"])
+        self.fetched, self._samples = base["fetched"], base["samples"]
+        size = state["samples"] // max(1, state["fetched"])
+        for _ in range(state["fetched"] - base["fetched"]):
+            self.run_again([None] * size if self._many else None)
+        watched.is_compared = False
+        if watched.bases[0].trail != behind["trail"]:
+            return False
+        watched.whole = behind["whole"]
+        self.fetched, self._samples = state["fetched"], state["samples"]
+        self._ended = self.fetcher.ended = state["ended"]
+        return True
+
     def _restore_iterator(self, state: dict[str, Any]) -> None:
         iterator = self.fetcher.dataset_iter
         if self.has_state:
@@ -249,7 +356,8 @@ class WorkerPlace:
             if state["fetched"]:
                 logger.warning(
                     "%s: it is read again up to where it was, %d batches",
-                    (
+                    self._why
+                    or (
                         f"the state of {type(self.dataset).__name__} has not the samples in its "
                         "shuffle buffer"
                         if self._loses
@@ -262,7 +370,15 @@ class WorkerPlace:
                     ),
                     state["fetched"],
                 )
-            self._pass_over(iterator)
+            watched = _compared.Watched(iterator, None, None)
+            self._pass_over(iterator if self._due is None else watched)
+            due, self._due = self._due, None
+            if due not in (None, watched.whole):
+                logger.error(
+                    "%s does not give the same samples when it is read again: some may come twice, "
+                    "and some not at all. Let their order follow from a seed",
+                    type(self.dataset).__name__,
+                )
         self.fetcher.ended = self._ended
 
     def _pass_over(self, iterator: Any) -> None:
@@ -372,6 +488,7 @@ def _open_place(plain: dict[str, Any], iterable: bool) -> dict[str, Any]:
         "samples": plain["samples"],
         "before": _generators.text(plain["before"]),
         "generators": _generators.text(plain["generators"]),
+        **_compared.opened(plain["behind"]),
         **({"epoch": plain["epoch"]} if plain.get("epoch") is not None else {}),
     }
 
@@ -392,6 +509,7 @@ def _close_place(state: dict[str, Any], index: Any = None) -> dict[str, Any]:
         "before": _generators.untext(state.get("before")),
         "generators": _generators.untext(state.get("generators")),
         "epoch": state.get("epoch"),
+        "behind": _compared.closed(state),
     }
     since = state.get("since")
     if since:

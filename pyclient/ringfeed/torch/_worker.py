@@ -455,7 +455,7 @@ class _Named(WorkerPlace):
     def __init__(self, job: Job, worker: Any, collate: Any) -> None:
         super().__init__(
             *(job.kind, job.dataset, job.auto_collation, collate, job.drop_last),
-            run_forward=job.run_forward,
+            dataset_state=job.dataset_state,
         )
         self.collate_fn = job.collate_fn
         self._works_on: Callable[[int], None] = worker.works_on
@@ -467,6 +467,7 @@ class _Named(WorkerPlace):
         self.places: list[int] | None = None
 
     def fetch(self, index: Any) -> Any:
+        self._look()
         self.fetched += 1
         self.slowest = (0, None)
         self.samples = 1

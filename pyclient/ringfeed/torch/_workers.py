@@ -144,7 +144,7 @@ class Workers:
             begin=self._begin,
             process_kind=self._settings["process_kind"],
             snapshots=self._settings["snapshots"],
-            run_forward=self._settings["dataset_state"] == "run_forward",
+            dataset_state=self._settings["dataset_state"],
             **self._of_feed(),
         )
 

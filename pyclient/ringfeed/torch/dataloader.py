@@ -250,7 +250,9 @@ class DataLoader(  # type: ignore[misc, unused-ignore]
             dataset_state: What `state_dict()` of an iterable dataset is worth: "exact", or
                 "run_forward" where it leaves out what the dataset holds back, as in a shuffle
                 buffer of its own: then the dataset is read again up to where it was, after the
-                death of a worker and at a resume. That Hugging Face's does so is known.
+                death of a worker and at a resume. That Hugging Face's does so is known. "verify"
+                where nobody knows: the samples behind an earlier state come once more and are
+                compared with those that had come; if they differ the dataset is read again.
             feed: Name of a feed. Processes whose loaders name the same one get the same batches,
                 which are made once; the first of them starts it. Under `torch.distributed` each
                 rank gets its share. The order is that of `DistributedSampler`, with the seed of
@@ -262,9 +264,9 @@ class DataLoader(  # type: ignore[misc, unused-ignore]
         """
         if on_poison not in ("error", "skip"):
             raise ValueError(f"on_poison is {on_poison!r}: it may be 'error' or 'skip'")
-        if dataset_state not in ("exact", "run_forward"):
+        if dataset_state not in ("exact", "run_forward", "verify"):
             raise ValueError(
-                f"dataset_state is {dataset_state!r}: it may be 'exact' or 'run_forward'"
+                f"dataset_state is {dataset_state!r}: it may be 'exact', 'run_forward' or 'verify'"
             )
         if not stall_timeout >= 0:
             raise ValueError(f"stall_timeout is {stall_timeout}: it may be 0 (no limit) or more")

@@ -138,7 +138,7 @@ def _place(loader: Any, dataset: Any) -> WorkerPlace:
         loader.collate_fn,
         loader.drop_last,
         own_process=False,
-        run_forward=getattr(loader, "dataset_state", "exact") == "run_forward",
+        dataset_state=getattr(loader, "dataset_state", "exact"),
     )
 
 
