@@ -9,6 +9,8 @@
 #include <cstring>
 #include <mutex>
 
+#include "workers/io/late_library.h"
+
 namespace ringfeed::formats {
 namespace {
 
@@ -51,7 +53,11 @@ Result<const ArrowReaders*> load() {
         kLibrary));
   }
   void* const library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) return not_loaded(fmt::format("{}: reinstall ringfeed", ::dlerror()));
+  if (library == nullptr) {
+    const std::string why = ::dlerror();
+    if (is_starved_load(why)) return Error{ErrorCode::kNoMemory, why};
+    return not_loaded(fmt::format("{}: reinstall ringfeed", why));
+  }
   using Entry = const ArrowReaders* (*)(const char*);
   auto* const entry = reinterpret_cast<Entry>(::dlsym(library, "ringfeed_arrow_readers"));
   const ArrowReaders* const readers = entry == nullptr ? nullptr : entry(RINGFEED_VERSION);

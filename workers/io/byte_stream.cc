@@ -55,7 +55,12 @@ Result<Packing> packing_of(int fd) {
 
 ByteStream::ByteStream(shm::Fd fd, Packing packing, std::uint64_t begin,
                        std::uint64_t window_bytes_max)
-    : fd_(std::move(fd)), at_(begin), offset_(begin), checked_(0), packing_(packing) {
+    : ByteStream(fd.get(), packing, begin, window_bytes_max) {
+  own_ = std::move(fd);
+}
+
+ByteStream::ByteStream(int fd, Packing packing, std::uint64_t begin, std::uint64_t window_bytes_max)
+    : fd_(fd), at_(begin), offset_(begin), checked_(0), packing_(packing) {
   if (packing == Packing::kPlain) {
     checked_ = kToEnd;
     return;
@@ -69,7 +74,7 @@ ByteStream::~ByteStream() = default;
 
 Result<std::size_t> ByteStream::read_plain(std::span<std::byte> out) {
   for (;;) {
-    const ssize_t got = ::pread(fd_.get(), out.data(), out.size(), static_cast<off_t>(at_));
+    const ssize_t got = ::pread(fd_, out.data(), out.size(), static_cast<off_t>(at_));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return Error{ErrorCode::kIo, std::strerror(errno)};
     at_ += static_cast<std::uint64_t>(got);
@@ -103,7 +108,7 @@ Result<bool> ByteStream::begin_member() {
     if (!next.empty()) {
       struct stat file {};
       const std::uint64_t begin = at_ - next.size();
-      const bool known = ::fstat(fd_.get(), &file) == 0;
+      const bool known = ::fstat(fd_, &file) == 0;
       trailing_bytes_ = std::max(known ? static_cast<std::uint64_t>(file.st_size) : 0, at_) - begin;
     }
     return false;

@@ -31,6 +31,10 @@ enum class Packing : std::uint8_t { kPlain, kGzip, kZstd, kBzip2, kXz };
 // Unpacks one member after the other; one class for each packing.
 class Unpacker;
 
+// Loads what unpacks such files, if that is a library that is not loaded yet. kNoMemory: there is
+// no descriptor or memory for it now.
+[[nodiscard]] Status ready_to_unpack(Packing packing);
+
 class ByteStream {
  public:
   // The longest window that a Zstandard frame can have.
@@ -39,6 +43,9 @@ class ByteStream {
   // Reads a file that is already open, which the stream takes. A plain one may be read from an
   // offset on. `window_bytes_max`: the window of a Zstandard frame, the memory for an xz stream.
   ByteStream(shm::Fd fd, Packing packing, std::uint64_t begin = 0,
+             std::uint64_t window_bytes_max = kWindowBytesMax);
+  // The same of one that stays with the caller, and stays open: a second descriptor may not be had.
+  ByteStream(int fd, Packing packing, std::uint64_t begin = 0,
              std::uint64_t window_bytes_max = kWindowBytesMax);
   ~ByteStream();
   ByteStream(const ByteStream&) = delete;
@@ -64,7 +71,8 @@ class ByteStream {
   // Passes over padding. False: no member follows.
   [[nodiscard]] Result<bool> begin_member();
 
-  shm::Fd fd_;
+  shm::Fd own_;  // none: it is the caller's
+  int fd_;
   std::uint64_t at_;  // in the file, of what is read from it next
   std::uint64_t offset_;
   std::uint64_t checked_;

@@ -11,9 +11,12 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <mutex>
+#include <string>
 #include <vector>
 
 #include "workers/io/gzip.h"
+#include "workers/io/late_library.h"
 
 namespace ringfeed::formats {
 namespace {
@@ -170,18 +173,26 @@ struct Bzip2 {
   decltype(&::BZ2_bzDecompress) run = nullptr;
   decltype(&::BZ2_bzDecompressEnd) end = nullptr;
 
-  static const Bzip2& library() {
-    static const Bzip2 loaded = [] {
-      Bzip2 found;
-      void* library = ::dlopen("libbz2.so.1.0", RTLD_NOW | RTLD_LOCAL);
-      if (library == nullptr) library = ::dlopen("libbz2.so.1", RTLD_NOW | RTLD_LOCAL);
-      if (library == nullptr) return found;
-      found.begin = reinterpret_cast<decltype(begin)>(::dlsym(library, "BZ2_bzDecompressInit"));
-      found.run = reinterpret_cast<decltype(run)>(::dlsym(library, "BZ2_bzDecompress"));
-      found.end = reinterpret_cast<decltype(end)>(::dlsym(library, "BZ2_bzDecompressEnd"));
-      return found;
-    }();
-    return loaded;
+  // kNoMemory: there is no descriptor or memory for it now. kUnsupported: it is not there.
+  static Result<const Bzip2*> library() {
+    static std::mutex mutex;
+    static Bzip2 loaded;
+    const std::lock_guard lock(mutex);
+    if (loaded.is_there()) return &loaded;
+    for (const char* const name : {"libbz2.so.1.0", "libbz2.so.1"}) {
+      void* const library = ::dlopen(name, RTLD_NOW | RTLD_LOCAL);
+      if (library == nullptr) {
+        if (const std::string why = ::dlerror(); is_starved_load(why)) {
+          return Error{ErrorCode::kNoMemory, why};
+        }
+        continue;
+      }
+      loaded.begin = reinterpret_cast<decltype(begin)>(::dlsym(library, "BZ2_bzDecompressInit"));
+      loaded.run = reinterpret_cast<decltype(run)>(::dlsym(library, "BZ2_bzDecompress"));
+      loaded.end = reinterpret_cast<decltype(end)>(::dlsym(library, "BZ2_bzDecompressEnd"));
+      if (loaded.is_there()) return &loaded;
+    }
+    return Error{ErrorCode::kUnsupported, "bzip2 needs libbz2: install libbz2-1.0 (bzip2-libs)"};
   }
   [[nodiscard]] bool is_there() const {
     return begin != nullptr && run != nullptr && end != nullptr;
@@ -195,10 +206,10 @@ class Bzip2Unpacker final : public Unpacker {
   Status begin() override {
     end();
     stream_ = {};
-    if (!library_.is_there()) {
-      return Error{ErrorCode::kUnsupported, "bzip2 needs libbz2: install libbz2-1.0 (bzip2-libs)"};
-    }
-    if (library_.begin(&stream_, 0, 0) != BZ_OK) {
+    const Result<const Bzip2*> library = Bzip2::library();
+    if (!library) return library.error();
+    library_ = *library;
+    if (library_->begin(&stream_, 0, 0) != BZ_OK) {
       return Error{ErrorCode::kNoMemory, "no memory to unpack it"};
     }
     begun_ = true;
@@ -212,7 +223,7 @@ class Bzip2Unpacker final : public Unpacker {
     stream_.avail_in = have;
     stream_.next_out = reinterpret_cast<char*>(out.data());
     stream_.avail_out = room;
-    const int status = library_.run(&stream_);
+    const int status = library_->run(&stream_);
     step.used = have - stream_.avail_in;
     step.given = room - stream_.avail_out;
     step.ended = status == BZ_STREAM_END;
@@ -224,9 +235,9 @@ class Bzip2Unpacker final : public Unpacker {
 
  private:
   void end() {
-    if (std::exchange(begun_, false)) library_.end(&stream_);
+    if (std::exchange(begun_, false)) library_->end(&stream_);
   }
-  const Bzip2& library_ = Bzip2::library();
+  const Bzip2* library_ = nullptr;
   bz_stream stream_{};
   bool begun_ = false;
 };
@@ -278,6 +289,13 @@ class XzUnpacker final : public Unpacker {
 };
 
 }  // namespace
+
+Status ready_to_unpack(Packing packing) {
+  if (packing != Packing::kBzip2) return {};
+  const Result<const Bzip2*> library = Bzip2::library();
+  if (!library && library.error().code() == ErrorCode::kNoMemory) return library.error();
+  return {};
+}
 
 std::unique_ptr<Unpacker> unpacker_of(Packing packing, std::uint64_t window_bytes_max) {
   switch (packing) {

@@ -3,6 +3,7 @@
 //   parts    FilePart, the path: which part of which file is to be read
 #pragma once
 
+#include <fmt/format.h>
 #include <sys/stat.h>
 
 #include <cstdint>
@@ -10,6 +11,7 @@
 #include <string>
 
 #include "ringfeed/worker/stage.h"
+#include "workers/kit/stage_help.h"
 
 namespace ringfeed {
 
@@ -44,5 +46,20 @@ inline std::uint64_t version_of(const struct stat& copy) noexcept {
 inline bool is_to_come(const Error& error) noexcept {
   return error.code() == ErrorCode::kBusy || error.code() == ErrorCode::kNoMemory;
 }
+
+// Says what a lane waits for; a lack of descriptors in the log too.
+class FileWaits {
+ public:
+  void say(const StageContext& context, const std::string& path, const Error& error) {
+    context.note(fmt::format("waiting for {}: {}", path, error.message()));
+    if (error.code() != ErrorCode::kNoMemory || !starved_.speak()) return;
+    context.warn(
+        fmt::format("no_descriptor stage={} count={} path={}: {}; retrying until there is one",
+                    context.stage, starved_.count(), path, error.message()));
+  }
+
+ private:
+  Occasions starved_;
+};
 
 }  // namespace ringfeed

@@ -9,7 +9,6 @@
 #include "workers/io/byte_stream.h"
 #include "workers/kit/shuffle.h"
 #include "workers/kit/stage_help.h"
-#include "workers/samples/file_parts.h"
 #include "workers/samples/sample_facts.h"
 #include "workers/samples/sample_file.h"
 
@@ -104,6 +103,16 @@ void SampleFiles::ask_ahead(const Step& step) noexcept {
   for (; asked_ < end; ++asked_) cached_.ask_ahead(paths_[file_at(step, asked_)]);
 }
 
+// With what tells its format: a file that is looked at without would be taken for another.
+Result<shm::Fd> SampleFiles::open_ready(const std::string& path) noexcept {
+  Result<shm::Fd> fd = cached_.open(path, CachedFiles::Wish::kKeep);
+  if (!fd) return fd;
+  const Result<formats::Packing> packing = formats::packing_of(fd->get());
+  if (!packing) return fd;
+  if (Status ready = formats::ready_to_unpack(*packing); !ready) return ready.error();
+  return fd;
+}
+
 StepStatus SampleFiles::hand_out(Step& step) noexcept {
   const std::uint64_t epoch = step.load(state_.epoch);
   const std::uint64_t next = step.load(state_.next);
@@ -123,9 +132,9 @@ StepStatus SampleFiles::hand_out(Step& step) noexcept {
   ask_ahead(step);
   const std::string& path = paths_[file_at(step, next)];
   const std::uint64_t begin = step.load(state_.begin);
-  Result<shm::Fd> fd = cached_.open(path, CachedFiles::Wish::kKeep);
+  Result<shm::Fd> fd = open_ready(path);
   if (!fd && is_to_come(fd.error())) {
-    context_.note(fmt::format("waiting for {}: {}", path, fd.error().message()));
+    waits_.say(context_, path, fd.error());
     waited_ = true;
     return StepStatus::kIdle;
   }

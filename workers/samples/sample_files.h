@@ -17,6 +17,7 @@
 #include "workers/kit/cached_files.h"
 #include "workers/kit/file_log.h"
 #include "workers/kit/stage_help.h"
+#include "workers/samples/file_parts.h"
 
 namespace ringfeed {
 
@@ -54,6 +55,7 @@ class SampleFiles final : public Stage {
   [[nodiscard]] StepStatus take_file(Step& step, const Record& record) noexcept;
   [[nodiscard]] bool describes_others(const Step& step, const std::string& path) noexcept;
   void pass_over(Step& step, const std::string& path, std::string_view why) noexcept;
+  [[nodiscard]] Result<shm::Fd> open_ready(const std::string& path) noexcept;
   [[nodiscard]] StepStatus hand_out(Step& step) noexcept;
   void ask_ahead(const Step& step) noexcept;
   [[nodiscard]] std::uint64_t file_at(const Step& step, std::uint64_t place) const noexcept;
@@ -76,6 +78,7 @@ class SampleFiles final : public Stage {
   std::uint64_t beside_epoch_ = 0;  // of which the next one is
   bool are_beside_ = false;
   CachedFiles cached_;
+  FileWaits waits_;
   std::uint64_t asked_epoch_ = 0;  // files of this epoch
   std::uint64_t asked_ = 0;        // before this place, in its order, have been asked for
   bool waited_ = false;            // for the one that is handed out next

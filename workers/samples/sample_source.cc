@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <memory>
 #include <optional>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "ringfeed/shm/quote.h"
+#include "ringfeed/shm/starvation.h"
 #include "ringfeed/worker/random.h"
 #include "ringfeed/worker/sample.h"
 #include "workers/files/file_facts.h"
@@ -81,6 +83,7 @@ class SampleReader final : public Stage {
   SkipReason members_;
   Counter keys_again_;
   Occasions keys_occasions_;
+  FileWaits waits_;
   SkipReason no_json_;
   SkipReason missing_field_;
   SkipReason wrong_type_;
@@ -179,12 +182,15 @@ StepStatus SampleReader::open(Step& step, std::uint64_t cursor) noexcept {
     reason.skip(step, path_, part_.begin, text);
     return StepStatus::kNoInput;
   };
-  Result<shm::Fd> fd = cached_.open(path_);
-  if (!fd && is_to_come(fd.error()) && !step.draining()) {
-    context_.note(fmt::format("waiting for {}: {}", path_, fd.error().message()));
+  const auto wait = [&](const Error& error) {
+    waits_.say(context_, path_, error);
+    check_ = nullptr;
     waited_ = true;
     return StepStatus::kIdle;
-  }
+  };
+  const auto is_awaited = [&](const Error& error) { return is_to_come(error) && !step.draining(); };
+  Result<shm::Fd> fd = cached_.open(path_);
+  if (!fd && is_awaited(fd.error())) return wait(fd.error());
   if (waited_) context_.note("");
   if (!fd) {
     const ErrorCode code = fd.error().code();
@@ -205,6 +211,9 @@ StepStatus SampleReader::open(Step& step, std::uint64_t cursor) noexcept {
   }
   const Result<formats::Packing> packing = formats::packing_of(fd->get());
   if (!packing) return refuse(unreadable_, packing.error().message());
+  if (Status ready = formats::ready_to_unpack(*packing); !ready && is_awaited(ready.error())) {
+    return wait(ready.error());
+  }
   const SampleSourceConfig_Format format = format_of(config_, path_, fd->get());
   SamplePart part{.fd = std::move(*fd),
                   .packing = *packing,
@@ -219,13 +228,17 @@ StepStatus SampleReader::open(Step& step, std::uint64_t cursor) noexcept {
   // A part of which something has gone out has been checked.
   if (config_.verify() == SampleSourceConfig::BEFORE && cursor == 0) {
     shm::Fd same(::fcntl(part.fd.get(), F_DUPFD_CLOEXEC, 0));
-    if (!same) return refuse(unreadable_, "no descriptor is left to check it");
+    if (!same) {
+      const Error none{system_code(errno), std::strerror(errno)};
+      return is_awaited(none) ? wait(none) : refuse(unreadable_, none.message());
+    }
     Result<std::unique_ptr<FileCheck>> to_check =
         open_check(config_, format, *packing, std::move(same));
     // What is wrong with it as a whole is said by what opens it.
     if (to_check) check_ = std::move(*to_check);
   }
   Result<std::unique_ptr<SampleFile>> opened = open_sample_file(config_, format, std::move(part));
+  if (!opened && is_awaited(opened.error())) return wait(opened.error());
   if (!opened) {
     switch (opened.error().code()) {
       case ErrorCode::kDamaged:
@@ -478,8 +491,8 @@ StageType sample_source_type() {
       {"skipped_damaged", "Files that could not be read to their end, and damaged samples."},
       {"skipped_unsupported", "Files that are well-formed, but of a kind that is not read."},
       {"skipped_trailing",
-       "Files with bytes behind their last member, or tars with bytes behind their end, that are "
-       "nothing."},
+       "Files with bytes behind their last member, array or stream, or tars with bytes behind "
+       "their end, that are nothing."},
       {"skipped_members",
        "Members of tars that are of no sample: without a dot in the name, links, devices."},
       {"keys_again",
