@@ -4,15 +4,13 @@
 #include <arrow/buffer.h>
 #include <arrow/csv/api.h>
 #include <arrow/io/interfaces.h>
+#include <arrow/io/memory.h>
 #include <arrow/record_batch.h>
 #include <arrow/type.h>
-#include <fcntl.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
-#include <cstring>
 #include <deque>
 #include <mutex>
 #include <string_view>
@@ -28,11 +26,14 @@ constexpr std::int32_t kBlockBytes = 1 << 20;
 constexpr std::size_t kHeadBytes = std::size_t{64} << 10;
 
 // A file as it is unpacked, for Arrow, which reads ahead in a thread of its own: whole rows, as
-// long as these are not too long. Where the file cannot be read further it seems to end.
+// long as these are not too long. Where the file cannot be read further it seems to end. What is
+// before the rows is left out.
 class UnpackedInput final : public arrow::io::InputStream {
  public:
-  UnpackedInput(shm::Fd fd, const CsvFormat& format)
-      : stream_(std::move(fd), format.packing, 0, format.window_bytes_max) {}
+  UnpackedInput(std::shared_ptr<const shm::Fd> fd, const CsvFormat& format, std::uint64_t begin)
+      : fd_(std::move(fd)),
+        stream_(fd_->get(), format.packing, 0, format.window_bytes_max),
+        begin_(begin) {}
 
   arrow::Status Close() override {
     closed_ = true;
@@ -49,13 +50,18 @@ class UnpackedInput final : public arrow::io::InputStream {
     rest_.erase(rest_.begin(), rest_.begin() + static_cast<std::ptrdiff_t>(have));
     bool over = false;
     while (have < room.size() && !over && !fault_) {
-      const Result<std::size_t> got = stream_.read(room.subspan(have));
+      const std::uint64_t at = stream_.offset();
+      const auto free = room.subspan(have);
+      const Result<std::size_t> got = stream_.read(free);
       if (!got) {
         fault_ = got.error();
-      } else {
-        have += *got;
-        over = *got == 0;
+        break;
       }
+      over = *got == 0;
+      const std::size_t before = std::min<std::uint64_t>(begin_ - std::min(at, begin_), *got);
+      std::copy(free.begin() + static_cast<std::ptrdiff_t>(before),
+                free.begin() + static_cast<std::ptrdiff_t>(*got), free.begin());
+      have += *got - before;
     }
     if (over) return static_cast<std::int64_t>(have);
     // Behind the last end of a line that is not in quotes, as far as their number tells.
@@ -89,7 +95,9 @@ class UnpackedInput final : public arrow::io::InputStream {
   [[nodiscard]] std::uint64_t trailing_bytes() const noexcept { return stream_.trailing_bytes(); }
 
  private:
+  std::shared_ptr<const shm::Fd> fd_;
   ByteStream stream_;
+  std::uint64_t begin_;  // of the rows
   bool closed_ = false;
   std::vector<std::byte> rest_;  // read, behind the last row that was given
   bool in_row_ = false;          // a part of a row was given
@@ -97,20 +105,56 @@ class UnpackedInput final : public arrow::io::InputStream {
   std::optional<Error> fault_;
 };
 
-// The first bytes, as they are unpacked.
-Result<std::string> head_of(shm::Fd fd, const CsvFormat& format) {
-  ByteStream stream(std::move(fd), format.packing, 0, format.window_bytes_max);
-  std::string head(kHeadBytes, '\0');
-  std::size_t have = 0;
-  while (have < head.size()) {
-    const auto room = std::as_writable_bytes(std::span(head).subspan(have));
-    const Result<std::size_t> got = stream.read(room);
-    if (!got && have == 0) return got.error();
-    if (!got || *got == 0) break;
-    have += *got;
+// The first bytes, as they are unpacked, and more of them.
+class Head {
+ public:
+  Head(int fd, const CsvFormat& format) : stream_(fd, format.packing, 0, format.window_bytes_max) {}
+
+  // False: there is no more, or it cannot be read, which whoever reads the rows will say. Throws
+  // Error if nothing can be read at all.
+  bool read(std::size_t bytes) {
+    const std::size_t before = text_.size();
+    std::size_t have = before;
+    for (text_.resize(before + bytes); have < text_.size();) {
+      const auto room = std::as_writable_bytes(std::span(text_).subspan(have));
+      const Result<std::size_t> got = stream_.read(room);
+      if (!got && have == 0) throw got.error();
+      if (!got || *got == 0) break;
+      have += *got;
+    }
+    text_.resize(have);
+    return have != before;
   }
-  head.resize(have);
-  return head;
+  [[nodiscard]] std::string_view text() const noexcept { return text_; }
+
+ private:
+  ByteStream stream_;
+  std::string text_;
+};
+
+constexpr std::string_view kLineEnds = "\r\n";
+
+// Behind the row that begins there, with the end of its line; npos: it does not end. A cell is in
+// quotes if it begins with one.
+std::size_t behind_row(std::string_view text, std::size_t at, char delimiter) {
+  bool quoted = false;
+  for (bool begins = true; at < text.size(); ++at) {
+    const char c = text[at];
+    if (quoted) {
+      if (c != '"') continue;
+      if (at + 1 < text.size() && text[at + 1] == '"') {
+        ++at;
+      } else {
+        quoted = false;
+      }
+    } else if (c == '"' && begins) {
+      quoted = true;
+    } else if (kLineEnds.find(c) != std::string_view::npos) {
+      return at + (text.substr(at).starts_with("\r\n") ? 2 : 1);
+    }
+    begins = !quoted && c == delimiter;
+  }
+  return std::string_view::npos;
 }
 
 // What stands between the cells of the first line: a comma, if there is one.
@@ -131,23 +175,28 @@ char delimiter_of(std::string_view head) {
 class CsvTable final : public TableFile {
  public:
   // Throws Error, ArrowDamage.
-  CsvTable(shm::Fd fd, const CsvFormat& format) : fd_(std::move(fd)), format_(format) {
-    Result<std::string> head = head_of(again(), format_);
-    if (!head) throw head.error();
-    std::string_view text = *head;
-    if (text.starts_with("\xff\xfe") || text.starts_with("\xfe\xff")) {
+  CsvTable(shm::Fd fd, const CsvFormat& format)
+      : fd_(std::make_shared<const shm::Fd>(std::move(fd))), format_(format) {
+    Head head(fd_->get(), format_);
+    head.read(kHeadBytes);
+    if (head.text().starts_with("\xff\xfe") || head.text().starts_with("\xfe\xff")) {
       throw Error(ErrorCode::kUnsupported, "it is UTF-16: write it as UTF-8");
     }
-    if (text.starts_with("\xef\xbb\xbf")) text.remove_prefix(3);
-    // No row: nothing, or names alone, without the end of a line, which Arrow takes for an error.
-    const std::size_t line = text.find_first_of("\r\n", text.find_first_not_of("\r\n"));
-    const bool names_alone = format_.has_names && line == std::string_view::npos;
-    if (text.find_first_not_of("\r\n") == std::string_view::npos) return;
-    if (names_alone && text.size() < kHeadBytes - 3) return;
-    if (!format_.delimiter) format_.delimiter = delimiter_of(text);
-    arrow::csv::ReadOptions read = read_options();
-    read.autogenerate_column_names = !format_.has_names;
-    names_ = make_reader(read, {})->schema()->field_names();
+    if (head.text().starts_with(kMark)) begin_ = kMark.size();
+    while (next_line(head.text()) == std::string_view::npos) {
+      if (!head.read(kHeadBytes)) return;
+    }
+    if (!format_.delimiter) format_.delimiter = delimiter_of(head.text().substr(begin_));
+    if (format_.has_names && !take_names(head)) return;
+    // Arrow takes a file without any row for an error.
+    while (next_line(head.text()) == std::string_view::npos) {
+      if (!head.read(kHeadBytes)) return;
+    }
+    if (!format_.has_names) {
+      arrow::csv::ReadOptions read = read_options();
+      read.autogenerate_column_names = true;
+      names_ = make_reader(read, {})->schema()->field_names();
+    }
     groups_.push_back({.begin = 0, .first_row = 0, .rows = kRowsUnknown});
   }
 
@@ -190,8 +239,49 @@ class CsvTable final : public TableFile {
   }
 
  private:
+  static constexpr std::string_view kMark = "\xef\xbb\xbf";
+
+  // Where the next line that is not empty begins.
+  [[nodiscard]] std::size_t next_line(std::string_view text) const {
+    return text.find_first_not_of(kLineEnds, begin_);
+  }
+
+  // Reads the first row as names, with Arrow, which reads the cells of others too; the rows begin
+  // behind it. It is not left to Arrow to pass over it: that counts empty lines, and lines within
+  // quotes. False: the file ends within it, or with it.
+  [[nodiscard]] bool take_names(Head& head) {
+    const std::size_t line = next_line(head.text());
+    std::size_t behind = behind_row(head.text(), line, *format_.delimiter);
+    for (std::size_t more = kHeadBytes; behind == std::string_view::npos; more *= 2) {
+      if (head.text().size() > format_.row_bytes_max) {
+        throw Error(ErrorCode::kDamaged, "its first row has no end");
+      }
+      if (!head.read(more)) return false;
+      behind = behind_row(head.text(), line, *format_.delimiter);
+    }
+    const auto row =
+        arrow::Buffer::FromString(std::string(head.text().substr(line, behind - line)));
+    arrow::csv::ReadOptions read = read_options();
+    read.autogenerate_column_names = true;
+    read.block_size = static_cast<std::int32_t>(row->size() + 1);
+    auto reader = arrow::csv::StreamingReader::Make(arrow::io::default_io_context(),
+                                                    std::make_shared<arrow::io::BufferReader>(row),
+                                                    read, parse_options(), text_options());
+    if (!reader.ok()) throw ArrowDamage(reader.status().ToString());
+    std::shared_ptr<arrow::RecordBatch> batch;
+    if (arrow::Status got = (*reader)->ReadNext(&batch); !got.ok()) {
+      throw ArrowDamage(got.ToString());
+    }
+    for (int i = 0; batch != nullptr && i < batch->num_columns(); ++i) {
+      names_.emplace_back(
+          std::static_pointer_cast<arrow::BinaryArray>(batch->column(i))->GetView(0));
+    }
+    begin_ = behind;
+    return true;
+  }
+
   struct BadRow {
-    std::uint64_t number;  // among the rows, names left out
+    std::uint64_t number;  // among the rows
     std::string text;
   };
   // Arrow parses in threads of its own, which may outlive the table.
@@ -199,12 +289,6 @@ class CsvTable final : public TableFile {
     std::mutex mutex;
     std::deque<BadRow> rows;
   };
-
-  [[nodiscard]] shm::Fd again() const {
-    shm::Fd same(::fcntl(fd_.get(), F_DUPFD_CLOEXEC, 0));
-    if (!same) throw Error(ErrorCode::kIo, std::strerror(errno));
-    return same;
-  }
 
   template <typename Function>
   Status guarded(Function&& function) {
@@ -228,6 +312,22 @@ class CsvTable final : public TableFile {
     return options;
   }
 
+  [[nodiscard]] arrow::csv::ParseOptions parse_options() const {
+    arrow::csv::ParseOptions options = arrow::csv::ParseOptions::Defaults();
+    options.delimiter = *format_.delimiter;
+    options.newlines_in_values = true;
+    return options;
+  }
+
+  // Cells as they are written.
+  static arrow::csv::ConvertOptions text_options() {
+    arrow::csv::ConvertOptions options = arrow::csv::ConvertOptions::Defaults();
+    options.default_column_type = arrow::binary();
+    options.check_utf8 = false;
+    options.strings_can_be_null = false;
+    return options;
+  }
+
   std::shared_ptr<arrow::csv::StreamingReader> make_reader(
       arrow::csv::ReadOptions read, const arrow::csv::ConvertOptions& convert) {
     for (;;) {
@@ -240,20 +340,17 @@ class CsvTable final : public TableFile {
 
   arrow::Result<std::shared_ptr<arrow::csv::StreamingReader>> try_reader(
       const arrow::csv::ReadOptions& read, const arrow::csv::ConvertOptions& convert) {
-    arrow::csv::ParseOptions parse = arrow::csv::ParseOptions::Defaults();
-    parse.delimiter = *format_.delimiter;
-    parse.newlines_in_values = true;
+    arrow::csv::ParseOptions parse = parse_options();
     bad_ = std::make_shared<BadRows>();
-    const std::uint64_t names = format_.has_names ? 1 : 0;
-    parse.invalid_row_handler = [bad = bad_, names](const arrow::csv::InvalidRow& row) {
+    parse.invalid_row_handler = [bad = bad_](const arrow::csv::InvalidRow& row) {
       const std::lock_guard lock(bad->mutex);
-      bad->rows.push_back({static_cast<std::uint64_t>(row.number) - 1 - names,
+      bad->rows.push_back({static_cast<std::uint64_t>(row.number) - 1,
                            fmt::format("it has {} cells, and there are {} columns",
                                        row.actual_columns, row.expected_columns)});
       return arrow::csv::InvalidRowResult::Skip;
     };
     over_ = false;
-    input_ = std::make_shared<UnpackedInput>(again(), format_);
+    input_ = std::make_shared<UnpackedInput>(fd_, format_, begin_);
     return arrow::csv::StreamingReader::Make(arrow::io::default_io_context(), input_, read, parse,
                                              convert);
   }
@@ -263,11 +360,7 @@ class CsvTable final : public TableFile {
     arrow::csv::ReadOptions read = read_options();
     // Names of our own, because those of the file may be the same.
     for (std::size_t i = 0; i < names_.size(); ++i) read.column_names.push_back(std::to_string(i));
-    read.skip_rows_after_names = format_.has_names ? 1 : 0;
-    arrow::csv::ConvertOptions convert = arrow::csv::ConvertOptions::Defaults();
-    convert.default_column_type = arrow::binary();
-    convert.check_utf8 = false;
-    convert.strings_can_be_null = false;
+    arrow::csv::ConvertOptions convert = text_options();
     place_of_.clear();
     for (const std::size_t column : chosen_) {
       if (!place_of_.emplace(column, place_of_.size()).second) continue;
@@ -336,9 +429,11 @@ class CsvTable final : public TableFile {
     return true;
   }
 
-  shm::Fd fd_;
+  // Of Arrow's threads too. It is read from its begin several times, without another descriptor.
+  std::shared_ptr<const shm::Fd> fd_;
   CsvFormat format_;
   std::int32_t block_bytes_ = kBlockBytes;
+  std::uint64_t begin_ = 0;  // of the rows, in the file as it is unpacked
   std::vector<std::string> names_;
   std::vector<RowGroup> groups_;
   std::vector<std::size_t> chosen_;

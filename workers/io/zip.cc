@@ -66,21 +66,30 @@ struct Directory {
   std::uint64_t at = 0;
   std::uint64_t bytes = 0;
   std::uint64_t entries = 0;
+  std::uint64_t trailing_bytes = 0;
 };
 
-// The record at the end of the file says where the directory is.
+// The record at the end of the file says where the directory is. Something may follow it; where its
+// own comment reaches to the end, nothing does.
 Result<Directory> find_directory(int fd, std::uint64_t file_bytes) {
   const std::uint64_t tail_bytes = std::min(file_bytes, kEndBytes + kCommentBytesMax);
   const Result<std::vector<std::byte>> tail =
       read_zip_bytes(fd, file_bytes - tail_bytes, tail_bytes);
   if (!tail) return tail.error();
   std::optional<std::uint64_t> found;
-  for (std::uint64_t at = tail_bytes; !found && at >= kEndBytes; --at) {
+  std::uint64_t trailing = 0;
+  for (std::uint64_t at = tail_bytes; at >= kEndBytes && (!found || trailing != 0); --at) {
     const std::uint64_t begin = at - kEndBytes;
-    if (number_at<std::uint32_t>(*tail, begin) == kEndMagic &&
-        number_at<std::uint16_t>(*tail, begin + 20) == tail_bytes - at) {
-      found = begin;
-    }
+    const std::uint64_t comment = number_at<std::uint16_t>(*tail, begin + 20);
+    const std::uint64_t end_at = file_bytes - tail_bytes + begin;
+    const std::uint64_t directory_end = std::uint64_t{number_at<std::uint32_t>(*tail, begin + 16)} +
+                                        number_at<std::uint32_t>(*tail, begin + 12);
+    // A comment may look like one.
+    const bool is_end = number_at<std::uint32_t>(*tail, begin) == kEndMagic &&
+                        (comment == tail_bytes - at || directory_end <= end_at);
+    if (!is_end || comment > tail_bytes - at || (found && comment != tail_bytes - at)) continue;
+    found = begin;
+    trailing = tail_bytes - at - comment;
   }
   if (!found) {
     return zip_damaged(
@@ -121,6 +130,7 @@ Result<Directory> find_directory(int fd, std::uint64_t file_bytes) {
     return zip_damaged(fmt::format("its directory has {} bytes, at most {} are read",
                                    directory.bytes, kZipDirectoryBytesMax));
   }
+  directory.trailing_bytes = trailing;
   return directory;
 }
 
@@ -169,7 +179,7 @@ Status find_data(int fd, std::uint64_t head_at, std::uint64_t end, ZipMember& me
 
 }  // namespace
 
-Result<std::vector<ZipMember>> read_zip_directory(int fd) {
+Result<std::vector<ZipMember>> read_zip_directory(int fd, std::uint64_t* trailing_bytes) {
   struct stat file {};
   if (::fstat(fd, &file) != 0) return Error{ErrorCode::kIo, std::strerror(errno)};
   const Result<Directory> directory = find_directory(fd, static_cast<std::uint64_t>(file.st_size));
@@ -216,6 +226,11 @@ Result<std::vector<ZipMember>> read_zip_directory(int fd) {
     members.push_back(std::move(member));
     rest = rest.subspan(entry_bytes);
   }
+  if (rest.size() >= kEntryBytes && number_at<std::uint32_t>(rest, 0) == kEntryMagic) {
+    return zip_damaged(
+        fmt::format("its directory has more than the {} entries that it says", directory->entries));
+  }
+  if (trailing_bytes != nullptr) *trailing_bytes = directory->trailing_bytes;
   return members;
 }
 

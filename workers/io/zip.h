@@ -28,8 +28,10 @@ struct ZipMember {
 inline constexpr std::uint64_t kZipDirectoryBytesMax = std::uint64_t{64} << 20;
 
 // The members of an open file, in the order of its directory. Each that is not unreadable lies
-// inside of the file. kDamaged: what is wrong with the whole; kIo: the system's reason.
-[[nodiscard]] Result<std::vector<ZipMember>> read_zip_directory(int fd);
+// inside of the file. `trailing_bytes`: of the file, behind the zip and its comment. kDamaged: what
+// is wrong with the whole; kIo: the system's reason.
+[[nodiscard]] Result<std::vector<ZipMember>> read_zip_directory(
+    int fd, std::uint64_t* trailing_bytes = nullptr);
 
 // One member from its beginning to its end. The file must stay open as long.
 class ZipReader {

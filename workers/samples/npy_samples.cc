@@ -25,7 +25,8 @@ constexpr std::uint64_t kColumnsBlockBytes = std::uint64_t{64} << 20;
 class NpySamples final : public SampleFile {
  public:
   NpySamples(shm::Fd fd, RowFields fields, ArrayRows array, std::uint64_t data_at,
-             std::uint64_t next, std::uint64_t end, std::uint64_t first, std::string lacks)
+             std::uint64_t next, std::uint64_t end, std::uint64_t first, std::string lacks,
+             std::uint64_t trailing_bytes)
       : fd_(std::move(fd)),
         row_fields_(std::move(fields)),
         array_(std::move(array)),
@@ -34,7 +35,10 @@ class NpySamples final : public SampleFile {
         next_(next),
         end_(end),
         first_(first),
-        lacks_(std::move(lacks)) {}
+        lacks_(std::move(lacks)),
+        trailing_bytes_(trailing_bytes) {}
+
+  std::uint64_t trailing_bytes() const override { return trailing_bytes_; }
 
   Result<bool> next(Item& item) override {
     if (next_ == end_ && !lacks_.empty()) return Error{ErrorCode::kDamaged, lacks_};
@@ -108,6 +112,7 @@ class NpySamples final : public SampleFile {
   std::uint64_t end_;
   std::uint64_t first_;              // of the part
   std::string lacks_;                // behind the last row: what the file does not have
+  std::uint64_t trailing_bytes_;     // there, of the file
   std::vector<SampleField> fields_;  // of the row at hand
   std::vector<std::byte> piece_;
   std::vector<std::byte> block_;  // rows [block_begin_, block_end_)
@@ -147,9 +152,12 @@ Result<std::unique_ptr<SampleFile>> open_npy(const SampleSourceConfig& config, S
     lacks = fmt::format("it has {} of {} rows: it was cut short or is still being written", whole,
                         rows);
   }
+  // Another array, if somebody has saved two to one file. NumPy does not read it either.
+  const bool is_last = part.end >= part.file_bytes;
+  const std::uint64_t trailing = is_last && whole >= rows ? there - rows * row_bytes : 0;
   return std::unique_ptr<SampleFile>(std::make_unique<NpySamples>(
       std::move(part.fd), std::move(*fields), *array, head->data_at,
-      std::min(first + part.cursor, end), end, first, std::move(lacks)));
+      std::min(first + part.cursor, end), end, first, std::move(lacks), trailing));
 }
 
 }  // namespace ringfeed

@@ -139,8 +139,9 @@ Result<Array> open_array(int fd, const Chosen& chosen) {
 }
 
 // All that are wanted; they have as many rows.
-Result<std::vector<Array>> open_arrays(const SampleSourceConfig& config, int fd) {
-  const Result<std::vector<ZipMember>> members = formats::read_zip_directory(fd);
+Result<std::vector<Array>> open_arrays(const SampleSourceConfig& config, int fd,
+                                       std::uint64_t* trailing_bytes = nullptr) {
+  const Result<std::vector<ZipMember>> members = formats::read_zip_directory(fd, trailing_bytes);
   if (!members) return members.error();
   const Result<std::vector<Chosen>> chosen = choose(*members, wanted_fields(config));
   if (!chosen) return chosen.error();
@@ -212,14 +213,16 @@ class NpzSamples final : public SampleFile {
   // Rows [first, end).
   // `instead`: of wanted fields of which there is no array, those that have a default.
   NpzSamples(shm::Fd fd, std::vector<Array> arrays, std::vector<WantedField> instead,
-             std::uint64_t first, std::uint64_t end, std::uint64_t cursor)
+             std::uint64_t first, std::uint64_t end, std::uint64_t cursor,
+             std::uint64_t trailing_bytes)
       : fd_(std::move(fd)),
         arrays_(std::move(arrays)),
         instead_(std::move(instead)),
         first_(first),
         end_(end),
         next_(std::min(first + cursor, end)),
-        cursor_(cursor) {
+        cursor_(cursor),
+        trailing_bytes_(trailing_bytes) {
     for (const Array& array : arrays_) row_bytes_ += array.rows.row_bytes;
     block_rows_ =
         std::max<std::uint64_t>(kNpzBlockBytes / std::max<std::uint64_t>(row_bytes_, 1), 1);
@@ -252,6 +255,7 @@ class NpzSamples final : public SampleFile {
     return is_last() && !checked_ ? 0 : SampleFile::checked();
   }
   std::uint64_t elsewhere() const override { return next_ == end_ ? first_ : 0; }
+  std::uint64_t trailing_bytes() const override { return trailing_bytes_; }
 
  private:
   [[nodiscard]] bool is_last() const { return end_ == arrays_.front().rows.rows; }
@@ -363,6 +367,7 @@ class NpzSamples final : public SampleFile {
   std::uint64_t block_end_ = 0;
   std::uint64_t blocks_inflated_ = 0;  // blocks of deflated arrays that have been read
   std::uint64_t cursor_;
+  std::uint64_t trailing_bytes_;
   ArrayChecks checks_;
   bool checked_ = false;
 };
@@ -382,7 +387,8 @@ Result<std::unique_ptr<FileCheck>> check_npz(const SampleSourceConfig& config, s
 }
 
 Result<std::unique_ptr<SampleFile>> open_npz(const SampleSourceConfig& config, SamplePart part) {
-  Result<std::vector<Array>> opened = open_arrays(config, part.fd.get());
+  std::uint64_t trailing_bytes = 0;
+  Result<std::vector<Array>> opened = open_arrays(config, part.fd.get(), &trailing_bytes);
   if (!opened) return opened.error();
   std::vector<Array> arrays = std::move(*opened);
   // Rows belong to the part that has as much of the file before it.
@@ -400,7 +406,8 @@ Result<std::unique_ptr<SampleFile>> open_npz(const SampleSourceConfig& config, S
     if (field.default_value && !there) instead.push_back(std::move(field));
   }
   return std::unique_ptr<SampleFile>(std::make_unique<NpzSamples>(
-      std::move(part.fd), std::move(arrays), std::move(instead), first, end, part.cursor));
+      std::move(part.fd), std::move(arrays), std::move(instead), first, end, part.cursor,
+      part.end >= part.file_bytes ? trailing_bytes : 0));
 }
 
 }  // namespace ringfeed

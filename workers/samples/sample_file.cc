@@ -74,10 +74,9 @@ std::string name_of(std::string_view path) {
 // The first bytes of an open file, as it is unpacked; fewer if it cannot be read further.
 std::string head_of(int fd) {
   std::string head;
-  shm::Fd again(::fcntl(fd, F_DUPFD_CLOEXEC, 0));
   const Result<formats::Packing> packing = formats::packing_of(fd);
-  if (!again || !packing) return head;
-  formats::ByteStream stream(std::move(again), *packing);
+  if (!packing) return head;
+  formats::ByteStream stream(fd, *packing);
   std::size_t have = 0;
   for (head.resize(kHeadBytes); have < head.size();) {
     const auto room = std::as_writable_bytes(std::span(head).subspan(have));
@@ -117,6 +116,20 @@ Format lines_or_document(std::string_view head) {
   simdjson::dom::element line;
   const bool whole = parser.parse(head.substr(0, end)).get(line) == simdjson::SUCCESS;
   return whole ? SampleSourceConfig::JSONL : SampleSourceConfig::JSON;
+}
+
+// By its mark. Lines of it look like text with zeros in it.
+bool is_utf16(const SamplePart& part) {
+  formats::ByteStream stream(part.fd.get(), part.packing);
+  std::array<char, 2> first{};
+  for (std::size_t have = 0; have < first.size();) {
+    const Result<std::size_t> got =
+        stream.read(std::as_writable_bytes(std::span(first).subspan(have)));
+    if (!got || *got == 0) return false;
+    have += *got;
+  }
+  const std::string_view mark(first.data(), first.size());
+  return mark == "\xff\xfe" || mark == "\xfe\xff";
 }
 
 // Unpacks a file once, for the checks alone.
@@ -283,6 +296,9 @@ std::vector<WantedField> wanted_fields(const SampleSourceConfig& config) {
 Result<std::unique_ptr<SampleFile>> open_sample_file(const SampleSourceConfig& config,
                                                      Format format, SamplePart part) {
   const bool lines = format == SampleSourceConfig::JSONL || format == SampleSourceConfig::TEXT;
+  if ((lines || format == SampleSourceConfig::JSON) && is_utf16(part)) {
+    return Error{ErrorCode::kUnsupported, "it is UTF-16: write it as UTF-8"};
+  }
   if (lines) return open_lines(config, format == SampleSourceConfig::JSONL, std::move(part));
   if (format == SampleSourceConfig::JSON) return open_document(config, std::move(part));
   if (format == SampleSourceConfig::TAR) return open_tar(config, std::move(part));

@@ -110,7 +110,14 @@ bool put_number(std::string_view text, TableType type, TableValue& to) {
   return true;
 }
 
-// The value that a cell stands for; false: it is text. Of a cell that stands for nothing kNothing.
+// A whole number, as it is written.
+bool is_whole(std::string_view cell) {
+  if (cell.starts_with('+') || cell.starts_with('-')) cell.remove_prefix(1);
+  return !cell.empty() && cell.find_first_not_of("0123456789") == std::string_view::npos;
+}
+
+// The value that a cell stands for; false: it is text. Of a cell that stands for nothing kNothing,
+// of a whole number that no integer holds the nearest float64.
 bool read_cell(TableValue& value) {
   const std::string cell(without_space(text_of(value)));
   if (cell.empty() || is_one_of(kNothings, cell)) {
@@ -132,6 +139,7 @@ bool read_cell(TableValue& value) {
 class CellType {
  public:
   void see(TableValue cell) {
+    const bool whole = is_whole(without_space(text_of(cell)));
     if (!read_cell(cell)) {
       seen_ = Seen::kText;
       return;
@@ -144,6 +152,11 @@ class CellType {
         if (seen_ != Seen::kBool) seen_ = Seen::kText;
         break;
       case TableType::kFloat64:
+        beyond_ |= whole;
+        if (whole) {
+          seen_ = seen_ == Seen::kBool ? Seen::kText : std::max(seen_, Seen::kWhole);
+          break;
+        }
         seen_ = seen_ == Seen::kBool ? Seen::kText : std::max(seen_, Seen::kReal);
         break;
       default:
@@ -153,13 +166,17 @@ class CellType {
   }
   // Whatever comes, it stays text.
   [[nodiscard]] bool is_settled() const noexcept { return seen_ == Seen::kText; }
-  // A column without any value is text.
-  [[nodiscard]] bool is_text() const noexcept { return is_settled() || seen_ == Seen::kNothing; }
+  // A column without any value is text, and one of whole numbers that no integer holds: they are
+  // names of something, more often than not.
+  [[nodiscard]] bool is_text() const noexcept {
+    return is_settled() || seen_ == Seen::kNothing || (beyond_ && seen_ == Seen::kWhole);
+  }
   [[nodiscard]] bool is_real() const noexcept { return seen_ == Seen::kReal; }
 
  private:
   enum class Seen : std::uint8_t { kNothing, kBool, kWhole, kReal, kText };
   Seen seen_ = Seen::kNothing;
+  bool beyond_ = false;  // a whole number that no integer holds
 };
 
 class TableSamples final : public SampleFile {
@@ -403,11 +420,24 @@ Result<std::unique_ptr<formats::TableFile>> read_table(const SampleSourceConfig&
   }
 }
 
+// The names of a table's columns. One without a name, as the index is that pandas writes, has a
+// number.
+std::vector<std::string> named(const formats::TableFile& table) {
+  std::vector<std::string> names = table.columns();
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    std::string number = fmt::format("f{}", i);
+    if (names[i].empty() && std::ranges::find(names, number) == names.end()) {
+      names[i] = std::move(number);
+    }
+  }
+  return names;
+}
+
 Result<Opened> open_table(const SampleSourceConfig& config, SampleSourceConfig_Format format,
                           SamplePart part) {
   Result<std::unique_ptr<formats::TableFile>> table = read_table(config, format, std::move(part));
   if (!table) return table.error();
-  const std::vector<std::string>& columns = (*table)->columns();
+  const std::vector<std::string> columns = named(**table);
   // An empty file lacks nothing.
   if (columns.empty() && (*table)->row_groups().empty()) return Opened{std::move(*table), {}};
   std::vector<WantedField> fields = wanted_fields(config);

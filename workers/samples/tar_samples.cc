@@ -369,8 +369,8 @@ class TarSamples final : public SampleFile {
     }
     if (is_out) return {};
     fields_.clear();
-    fields_.push_back(
-        {.name = kKeyField, .dtype = SampleDtype::kText, .data = bytes_of(group.key)});
+    const SampleDtype as_key = dtype_of_key(group.key);
+    fields_.push_back({.name = kKeyField, .dtype = as_key, .data = bytes_of(group.key)});
     if (!packed_) contents_.resize(std::max(contents_.size(), group.members.size()));
     if (wanted_.empty()) {
       numbers_.resize(group.members.size());
@@ -399,7 +399,7 @@ class TarSamples final : public SampleFile {
       if (wanted.name == kKeyField) {
         SampleField& field = fields_.front();
         field.name = wanted.as;
-        field.dtype = wanted.dtype.value_or(SampleDtype::kText);
+        field.dtype = wanted.dtype.value_or(as_key);
         if (!converted(field, numbers_[w])) {
           return refuse(SampleFault::kWrongType,
                         fmt::format("key '{}' is not {}", group.key, dtype_name(field.dtype)));
@@ -425,6 +425,11 @@ class TarSamples final : public SampleFile {
     }
     item.fields = fields_;
     return {};
+  }
+
+  // Writers that know no UTF-8 have names of other letters.
+  static SampleDtype dtype_of_key(std::string_view key) {
+    return simdjson::validate_utf8(key) ? SampleDtype::kText : SampleDtype::kBytes;
   }
 
   static std::span<const std::byte> bytes_of(std::string_view text) {

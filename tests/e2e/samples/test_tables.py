@@ -45,6 +45,9 @@ WORDS = (
 )
 
 
+NAME = "w,o\r\nrd"  # of a column
+
+
 def fields(**types: str) -> str:
     return "".join(
         f'fields {{ name: "{name}" dtype: "{dtype}" }} ' for name, dtype in types.items()
@@ -53,13 +56,18 @@ def fields(**types: str) -> str:
 
 def text_of(rows: list[list[str]], draw: random.Random, delimiter: str) -> str:
     out = io.StringIO()
+    end = draw.choice(["\n", "\r\n", "\r"])
     writer = csv.writer(
         out,
         delimiter=delimiter,
         quoting=draw.choice([csv.QUOTE_MINIMAL, csv.QUOTE_ALL]),
-        lineterminator=draw.choice(["\n", "\r\n"]),
+        lineterminator=end,
     )
-    writer.writerows(rows)
+    for row in rows:
+        # Empty lines are no rows, before the names neither.
+        out.write(end * max(0, draw.randrange(-6, 3)))
+        writer.writerow(row)
+    out.write(end * max(0, draw.randrange(-6, 3)))
     return out.getvalue()
 
 
@@ -72,10 +80,10 @@ def test_text_is_read_as_csv_reads_it(read: Read, tmp_path: Path, seed: int) -> 
     want: dict[str, list[Any]] = {"id": [], "word": [], "real": []}
     short = wrong = 0
     # A run without any row fails.
-    (data / "last.csv").write_text("real,word,id\n0.25,last,8\n")
+    (data / "last.csv").write_text(f'real,"{NAME}",id\n0.25,last,8\n', newline="")
     for number in range(draw.randint(1, 5)):
         delimiter = draw.choice([",", ";", "\t", "|"])
-        rows = [["word", "id", "real"]]
+        rows = [[NAME, "id", "real"]]
         for _ in range(draw.choice([0, 1, 3, 200, 3000])):
             # One that begins with a delimiter of the header's kind is quoted by csv.
             rows.append(
@@ -102,9 +110,8 @@ def test_text_is_read_as_csv_reads_it(read: Read, tmp_path: Path, seed: int) -> 
         ending = draw.choice(list(PACKINGS))
         path = data / f"{number}{'.tsv' if delimiter == chr(9) else '.csv'}{ending}"
         path.write_bytes(PACKINGS[ending](content.encode()))
-        for row in list(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter))[1:]:
-            if not row:
-                continue
+        read_by_csv = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
+        for row in [row for row in read_by_csv if row][1:]:
             if len(row) != 3:
                 short += 1
                 continue
@@ -120,8 +127,9 @@ def test_text_is_read_as_csv_reads_it(read: Read, tmp_path: Path, seed: int) -> 
             want["real"].append(real)
     for name, value in (("word", b"last"), ("id", 8), ("real", 0.25)):
         want[name].append(value)
-    types = fields(word="text", id="int64", real="float64")
-    got, skipped = read(data, types, types, lanes=draw.choice([1, 3]))
+    types = fields(id="int64", real="float64")
+    source = types + 'fields { name: "w,o\\r\\nrd" as: "word" dtype: "text" }'
+    got, skipped = read(data, source, types + fields(word="text"), lanes=draw.choice([1, 3]))
     for name in ("word", "id"):
         assert list(got.get(name, [])) == want[name], name
     assert repr([float(value) for value in got.get("real", [])]) == repr(want["real"])
@@ -141,6 +149,16 @@ def test_types_are_told_from_the_first_rows(read: Read, tmp_path: Path) -> None:
     assert skipped["missing_field"] == 2
     got, _ = read(data, "", fields(word="text", late="text"))
     assert got["word"] == [b"1984", b"x", b"", b""] and got["late"] == [b"z", b"", b"", b"7"]
+    # Whole numbers that no integer holds stay as they are; of a column without a name the place is one.
+    (data / "a.csv").write_text(f",n,x,\n{10**22},7,1.5,a\n{10**22 + 1},8,{10**22},b\n")
+    got, skipped = read(data, "", fields(f0="text", n="int64", x="float64", f3="text"))
+    assert got["f0"] == [b"%d" % 10**22, b"%d" % (10**22 + 1)] and got["f3"] == [b"a", b"b"]
+    assert got["n"] == [7, 8] and got["x"] == [1.5, 1e22] and not +skipped
+    (data / "a.csv").unlink()
+    pq.write_table(pa.table([[1, 2], ["a", "b"]], names=["", "t"]), data / "b.parquet")
+    got, _ = read(data, "", fields(f0="int64", t="text"))
+    assert got["f0"] == [1, 2] and got["t"] == [b"a", b"b"]
+    (data / "b.parquet").unlink()
     # What does not fit is named with what helps.
     lines = ["id"] + [str(i) for i in range(300_000)] + ["three", "4.5"]
     (data / "a.csv").write_text("\n".join(lines))

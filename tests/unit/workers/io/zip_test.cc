@@ -103,12 +103,26 @@ TEST(Zip, SaysWhatIsWrongWithTheWhole) {
   maker.add("one", words(10));
   const std::string bytes = maker.finish();
   for (const std::string& none : {std::string(), std::string("text"), bytes.substr(0, 40),
-                                  bytes.substr(0, bytes.size() - 1), bytes + "x"}) {
+                                  bytes.substr(0, bytes.size() - 1)}) {
     const OpenZip zip(none);
     ASSERT_FALSE(zip.members);
     EXPECT_EQ(zip.members.error().code(), ErrorCode::kDamaged);
     EXPECT_THAT(zip.members.error().message(), HasSubstr("no directory at its end"));
   }
+  std::uint64_t trailing = 0;
+  for (const std::string& comment :
+       {std::string(), std::string("a comment PK\x05\x06 of its own")}) {
+    TempDir directory;
+    for (const std::size_t behind : {0U, 1U, 700U}) {
+      const std::string path =
+          directory.write("a.zip", maker.finish(false, comment) + std::string(behind, '\0'));
+      EXPECT_TRUE(formats::read_zip_directory(shm::open_regular(path)->get(), &trailing));
+      EXPECT_EQ(trailing, behind);
+    }
+  }
+  std::string fewer = bytes;
+  fewer[fewer.size() - 12] = 0;
+  EXPECT_THAT(OpenZip(fewer).members.error().message(), HasSubstr("more than the 0 entries"));
   std::string moved = bytes;
   moved[moved.size() - 4] = 0x7f;
   EXPECT_THAT(OpenZip(moved).members.error().message(), HasSubstr("outside of it"));

@@ -51,6 +51,25 @@ std::string shown(const RigRecord& record) {
   return text;
 }
 
+// While it lives this process gets so many new descriptors, at most.
+class FewDescriptors {
+ public:
+  explicit FewDescriptors(int count) {
+    ::getrlimit(RLIMIT_NOFILE, &before_);
+    const int next = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+    RF_CHECK(next >= 0, errno);
+    ::close(next);
+    const rlimit few{static_cast<rlim_t>(next + count), before_.rlim_max};
+    ::setrlimit(RLIMIT_NOFILE, &few);
+  }
+  ~FewDescriptors() { ::setrlimit(RLIMIT_NOFILE, &before_); }
+  FewDescriptors(const FewDescriptors&) = delete;
+  FewDescriptors& operator=(const FewDescriptors&) = delete;
+
+ private:
+  rlimit before_{};
+};
+
 struct Source {
   explicit Source(const std::string& settings = "", const std::string& feed = "epochs: 1")
       : rig(feed) {
@@ -129,6 +148,45 @@ no json
   EXPECT_EQ(source.counter("skipped_unreadable"), 1U);
   EXPECT_EQ(source.counter("skipped_damaged"), 1U);
   EXPECT_THAT(source.rig.log("skipped_wrong_type"), Contains(HasSubstr("offset=40")));
+}
+
+TEST(SampleSource, NeedsOneDescriptorForAFile) {
+  Source source;
+  source.add("a.json", "[{\"x\": 1},\n{\"x\": 2}]");
+  source.add("b.json.gz", gzip_text("[{\"x\": 3},\n{\"x\": 4}]"));
+  source.add("c.jsonl", "{\"x\": 5}\n");
+  const FewDescriptors one(1);
+  EXPECT_THAT(source.run(), ElementsAre("x=1", "x=2", "x=3", "x=4", "x=5"));
+  EXPECT_EQ(source.counter("skipped_no_json"), 0U);
+}
+
+TEST(SampleSource, WaitsForADescriptorAndLosesNothing) {
+  for (const int there : {0, 1}) {
+    Source source("verify: BEFORE");
+    source.add("a.jsonl.gz", gzip_text("{\"x\": 1}\n{\"x\": 2}\n"));
+    source.scanned();
+    source.rig.finish("files");
+    {
+      const FewDescriptors few(there);
+      source.rig.run();
+      EXPECT_FALSE(source.rig.all_finished()) << "to check it takes a second one";
+    }
+    EXPECT_THAT(source.samples(), IsEmpty());
+    EXPECT_THAT(source.rig.log("no_descriptor"), Contains(HasSubstr("a.jsonl.gz")));
+    ASSERT_TRUE(source.rig.run_until([&] { return source.rig.all_finished(); }));
+    EXPECT_THAT(source.samples(), ElementsAre("x=1", "x=2"));
+    EXPECT_EQ(source.counter("skipped_unreadable"), 0U);
+  }
+}
+
+TEST(SampleSource, RefusesLinesOfUtf16) {
+  Source source;
+  source.add("a.txt", std::string("\xff\xfeh\0i\0\n\0l\0o\0\n\0", 14));
+  source.add("b.jsonl.gz", gzip_text(std::string("\xfe\xff\0{\0}\0\n", 8)));
+  source.add("c.txt", "hello\n");
+  EXPECT_THAT(source.run(), ElementsAre("text=hello"));
+  EXPECT_EQ(source.counter("skipped_wrong_type"), 2U);
+  EXPECT_THAT(source.rig.log("skipped_wrong_type"), Contains(HasSubstr("write it as UTF-8")));
 }
 
 TEST(SampleSource, PassesOverItsFilesAsOftenAsThereAreEpochs) {
@@ -532,6 +590,19 @@ std::string npz_rows(std::int32_t first, std::int32_t count, bool deflated, int 
   maker.add("id.npy", id, {.deflated = deflated, .zip64 = true});
   maker.add("notes.txt", "not an array");
   return maker.finish();
+}
+
+TEST(SampleSource, CountsWhatFollowsArrays) {
+  Source source("block_bytes: 100");
+  source.add("a.npy", npy_rows(0, 100) + npy_rows(100, 20));
+  source.add("b.npz", npz_rows(100, 50, false) + std::string(100, '\0'));
+  source.add("c.npz", npz_rows(150, 50, true));
+  source.scanned();
+  source.rig.finish("files");
+  source.rig.run();
+  EXPECT_EQ(rows_of(source.rig), numbers(0, 200));
+  EXPECT_EQ(source.counter("skipped_trailing"), 2U);
+  EXPECT_EQ(source.counter("skipped_damaged"), 0U);
 }
 
 TEST(SampleSource, GivesTheRowsOfZipsOfArraysWhateverHappens) {
