@@ -139,6 +139,12 @@ Result<std::size_t> ByteStream::read(std::span<std::byte> out) {
       if (given != 0) break;
       if (Status filled = refill(); !filled) fault_ = filled.error();
       if (!fault_ && input_begin_ == input_end_) {
+        // What it has taken may not have come out yet.
+        Unpacker::Step rest;
+        if (unpacker_->run({}, out, rest) && rest.given != 0) {
+          offset_ += rest.given;
+          return rest.given;
+        }
         fault_ = Error{ErrorCode::kDamaged,
                        fmt::format("byte {} of the file: it ends in the middle of its packed data: "
                                    "it has been truncated or is still being written",

@@ -20,7 +20,7 @@ class Unpacker {
 
   // A member begins with the next bytes.
   [[nodiscard]] virtual Status begin() = 0;
-  // Takes some of `in`, which is not empty, and fills some of `out`, which is not either. It stops
+  // Takes some of `in`, which is empty where nothing more comes, and fills some of `out`. It stops
   // behind the member, or if one of the two is used up. An error: the counts are set as well.
   struct Step {
     std::size_t used = 0;

@@ -292,6 +292,33 @@ TEST(LineReader, RefusesWindowsThatAreLongerThanItMay) {
   EXPECT_THAT(refused.error().message(), HasSubstr("window_bytes_max"));
 }
 
+TEST(ByteStream, OfAFileThatIsCutComesWhatIsThereHoweverItIsRead) {
+  const TempDir directory;
+  std::mt19937_64 random(5);
+  std::string text;
+  for (int i = 0; i < 3000; ++i) text += fmt::format("{} {}\n", i, random() % 1000);
+  const auto read = [&](const std::string& path, std::size_t piece) {
+    shm::Fd fd = shm::open_regular(path).value_or_throw();
+    const Packing packing = packing_of(fd.get()).value_or_throw();
+    ByteStream stream(std::move(fd), packing);
+    std::vector<std::byte> bytes(piece);
+    for (;;) {
+      const Result<std::size_t> got = stream.read(bytes);
+      if (got && *got != 0) continue;
+      EXPECT_FALSE(got);
+      return stream.offset();
+    }
+  };
+  for (const std::string& packed :
+       {gzip_text(text), zstd_text(text), bzip2_text(text), xz_text(text)}) {
+    for (const std::size_t part : {2U, 3U, 7U}) {
+      const std::string path = directory.write("cut", packed.substr(0, packed.size() / part));
+      const std::uint64_t whole = read(path, 1 << 20);
+      for (const std::size_t piece : {1U, 5U, 1000U}) EXPECT_EQ(read(path, piece), whole);
+    }
+  }
+}
+
 TEST(LineReader, PassesOverLinesThatAreTooLong) {
   const TempDir directory;
   const std::string text =
