@@ -96,16 +96,17 @@ enum {
 
 /* What rf_notice tells. */
 enum {
-  RF_NOTICE_WAITS = 1,   /* this member has waited for some seconds because of the trainer named */
-  RF_NOTICE_HELD_UP = 2, /* others have waited for this member, which has just come back */
-  RF_NOTICE_LEFT_OUT = 3 /* the feed leaves out 1 % of its data or more: how much, why, and where
-                            the first of it is */
+  RF_NOTICE_WAITS = 1,    /* this member has waited for some seconds because of the trainer named */
+  RF_NOTICE_HELD_UP = 2,  /* others have waited for this member, which has just come back */
+  RF_NOTICE_LEFT_OUT = 3, /* the feed leaves out 1 % of its data or more: how much, why, and where
+                             the first of it is */
+  RF_NOTICE_STANDS_STILL = 4 /* nobody in the feed has worked for long while trainers wait */
 };
 
 /* Something that the people who run a trainer should hear. All of it ends with the call. */
 typedef struct rf_notice {
   uint32_t struct_size;
-  uint32_t kind;       /* RF_NOTICE_WAITS, RF_NOTICE_HELD_UP, RF_NOTICE_LEFT_OUT */
+  uint32_t kind;       /* one of RF_NOTICE_* */
   const char* text;    /* one line of UTF-8 that says all of it and what to do */
   const char* group;   /* RF_NOTICE_WAITS: the consumer group that is waited for; else NULL */
   int32_t member;      /* its member; -1: the group has none who could go on */

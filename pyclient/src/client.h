@@ -96,8 +96,9 @@ struct Notices {
   uint32_t given;
 };
 bool for_each_notice(const uint8_t* bytes, size_t count, Notices* notices);
-// Of what the supervisor says without being asked: what the feed leaves out. False: it is not that.
-bool decode_left_out(const uint8_t* bytes, size_t count, char* text, size_t room);
+// Of what the supervisor says without being asked: RF_NOTICE_LEFT_OUT, RF_NOTICE_STANDS_STILL, with
+// its text; 0: it is no notice.
+uint32_t decode_notice(const uint8_t* bytes, size_t count, char* text, size_t room);
 size_t encode_rejoin(const uint8_t* feed_id, uint32_t output, uint32_t group, uint32_t member,
                      uint64_t epoch, uint64_t id, uint8_t* out, size_t room);
 // False if the bytes are no message. *id: Reply.id, 0 for an event.

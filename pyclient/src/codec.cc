@@ -360,18 +360,20 @@ bool for_each_notice(const uint8_t* bytes, size_t count, Notices* notices) {
   return reply.whole();
 }
 
-bool decode_left_out(const uint8_t* bytes, size_t count, char* text, size_t room) {
-  text[0] = '\0';
+uint32_t decode_notice(const uint8_t* bytes, size_t count, char* text, size_t room) {
+  uint32_t kind = 0;
   Reader reply(bytes, count);
   while (reply.next()) {
     if (reply.field != 10 || reply.wire != 2) continue;
     Reader event(reply.data, reply.count);
     while (event.next()) {
-      if (event.field == 3 && event.wire == 2) event.copy_text(text, room);
+      if (event.wire != 2 || event.field < 3 || event.field > 4) continue;
+      kind = event.field == 3 ? RF_NOTICE_LEFT_OUT : RF_NOTICE_STANDS_STILL;
+      event.copy_text(text, room);
     }
-    if (!event.whole()) return false;
+    if (!event.whole()) return 0;
   }
-  return reply.whole() && text[0] != '\0';
+  return reply.whole() ? kind : 0;
 }
 
 bool decode_reply(const uint8_t* bytes, size_t count, uint64_t* id, AttachReply* reply) {

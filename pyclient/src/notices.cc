@@ -75,16 +75,17 @@ void note_notices(rf_feed* feed, const uint8_t* bytes, size_t count) {
   if (notices.given != 0) feed->ask_at_ns.store(now + kNoticeAgainNs, std::memory_order_relaxed);
 }
 
-bool note_left_out(const rf_feed* feed, const uint8_t* bytes, size_t count) {
+bool note_notice(const rf_feed* feed, const uint8_t* bytes, size_t count) {
   char text[3072];
-  if (!decode_left_out(bytes, count, text, sizeof text)) return false;
+  const uint32_t kind = decode_notice(bytes, count, text, sizeof text);
+  if (kind == 0) return false;
   if (feed->on_notice == nullptr) return true;
   char line[sizeof text + 128];
   rf_notice notice{};
   notice.struct_size = sizeof notice;
-  notice.kind = RF_NOTICE_LEFT_OUT;
+  notice.kind = kind;
   notice.member = -1;
-  say(feed, notice, text, line, sizeof line);
+  snprintf(line, sizeof line, "feed %s: %s", feed->name, text);
   notice.text = line;
   feed->on_notice(feed->notice_user, &notice);
   return true;

@@ -26,7 +26,7 @@ constexpr uint64_t kAbandonedNs = 5'000'000'000;
 void note_answer(rf_feed* feed, const uint8_t* bytes, size_t count) {
   uint64_t of = 0;
   if (decode_id(bytes, count, &of) && of == kWaitId) return note_notices(feed, bytes, count);
-  if (of == 0 && note_left_out(feed, bytes, count)) return;
+  if (of == 0 && note_notice(feed, bytes, count)) return;
   auto* reply = static_cast<AttachReply*>(calloc(1, sizeof(AttachReply)));
   uint64_t id = 0;
   if (reply != nullptr && decode_reply(bytes, count, &id, reply) && id == kRejoinId &&

@@ -153,6 +153,9 @@ class ConsumerGroups {
   [[nodiscard]] shm::GroupState state(std::uint32_t group) const;
   [[nodiscard]] bool declared(std::uint32_t group) const { return groups_[group].declared; }
   [[nodiscard]] const GroupTerms& terms(std::uint32_t group) const { return groups_[group].terms; }
+  [[nodiscard]] bool lives(const MemberPlace& place) const {
+    return groups_[place.group].members[place.member].pid != 0;
+  }
   // Has a member ever been there, since the group was made?
   [[nodiscard]] bool had_member(std::uint32_t group) const { return groups_[group].had_member; }
   // Without members: how much longer the group waits for one; 0: no longer. Declared groups wait

@@ -32,10 +32,11 @@ namespace {
 
 constexpr std::uint64_t kTickMs = 100;
 constexpr std::uint64_t kLossesMs = 500;
+constexpr std::uint64_t kStandsMs = 30'000;  // a standstill, unless restart.stall_ms says another
 // People should know of such a share, once there are so many samples.
 constexpr double kLossesShare = 0.01;
 constexpr std::uint64_t kLossesAfter = 1000;
-constexpr std::size_t kLeftOutBytes = 2000;  // of what trainers are told; they have room for it
+constexpr std::size_t kNoticeBytes = 2000;  // of what trainers are told; they have room for it
 // A feed that is over ends this soon after the last batch has been given back.
 constexpr std::uint64_t kLingerTickMs = 10;
 // Groups that join or leave are looked at this often: lanes answer between two steps.
@@ -119,6 +120,8 @@ Feed::Feed(const FeedRun& run, layout::FeedLayout layout, control::FeedLock& loc
                   event(level, name, values);
                 },
                 [this](const std::exception& error) { survive(error); }}),
+      standstill_(run.config.restart().stall_ms() == 0 ? kStandsMs
+                                                       : run.config.restart().stall_ms()),
       service_(run.service) {
   const auto report = [this](std::string_view name, const std::string& values) {
     // Who has just left still has his numbers in his group's page.
@@ -731,20 +734,37 @@ void Feed::look_at_losses() {
   if (losses_.left_out() < losses_told_at_) return;
   losses_told_at_ = 2 * losses_.left_out();
   event(metrics::Level::kWarn, "samples_left_out", "what=" + in_quotes(left_out_));
-  for (const std::unique_ptr<Output>& output : outputs_) {
-    for (const control::ConnectionId connection : output->trainers.connections()) {
-      tell_left_out(connection);
-    }
-  }
+  tell_all(&Feed::tell_left_out);  // whoever trains on the rest: at his next batch
 }
 
-// Whoever trains on the rest hears it at the next batch.
 void Feed::tell_left_out(control::ConnectionId connection) {
   if (left_out_.empty() || !server_) return;
   Reply reply;
   reply.set_id(0);
-  reply.mutable_event()->set_left_out(left_out_.substr(0, kLeftOutBytes));
+  reply.mutable_event()->set_left_out(left_out_.substr(0, kNoticeBytes));
   server_->send(connection, reply);
+}
+
+void Feed::tell_stands_still(control::ConnectionId connection) {
+  if (stands_still_.empty() || !server_) return;
+  Reply reply;
+  reply.set_id(0);
+  reply.mutable_event()->set_stands_still(stands_still_.substr(0, kNoticeBytes));
+  server_->send(connection, reply);
+}
+
+// Who has only just come hears what the others have heard.
+void Feed::tell_notices(control::ConnectionId connection) {
+  tell_left_out(connection);
+  tell_stands_still(connection);
+}
+
+void Feed::tell_all(void (Feed::*what)(control::ConnectionId)) {
+  for (const std::unique_ptr<Output>& output : outputs_) {
+    for (const control::ConnectionId connection : output->trainers.connections()) {
+      (this->*what)(connection);
+    }
+  }
 }
 
 // At the end of a run: how many rows came, and how many did not.
@@ -940,6 +960,7 @@ void Feed::tick() {
   end_unread();
   look_for_trials();
   look_for_stalls();
+  look_for_standstill();
   if (phase_ == Phase::kRunning && !lanes_park()) {
     scaling_.follow_configuration();
     auto_snapshots_.look(now_ms(), memory_.output().numbers_used());
@@ -1067,6 +1088,32 @@ void Feed::look_for_stalls() {
       worker.kill();
     }
   }
+}
+
+// Nobody works and trainers wait: they and whoever looks at the feed are told, until it goes on.
+void Feed::look_for_standstill() {
+  if ((phase_ != Phase::kRunning && phase_ != Phase::kDraining) || lanes_park()) return;
+  std::vector<Standstill::Output> outputs;
+  for (const std::unique_ptr<Output>& output : outputs_)
+    outputs.push_back({&output->memory, &output->groups});
+  const std::uint64_t stood_ms = standstill_.look(memory_, outputs, now_ms());
+  if ((stood_ms != 0) == !stands_still_.empty()) return;
+  if (stood_ms == 0) {
+    stands_still_.clear();
+    problems_.erase("standstill");
+    event(metrics::Level::kInfo, "feed_goes_on", {});
+    return;
+  }
+  stands_still_ = fmt::format(
+      "nobody has worked for {} s, and trainers wait: {}. A stage that sleeps before its records "
+      "is "
+      "at fault (`ringfeed restart {} GROUP` begins it again, and loses nothing); where branches "
+      "meet, a larger queue_capacity may help",
+      stood_ms / 1000, lanes_text(memory_), run_.config.feed());
+  problems_["standstill"].text = stands_still_;
+  event(metrics::Level::kWarn, "feed_stands_still",
+        fmt::format("for_ms={} what={}", stood_ms, in_quotes(stands_still_)));
+  tell_all(&Feed::tell_stands_still);
 }
 
 std::string Feed::waiting_text() const {

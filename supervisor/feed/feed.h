@@ -43,6 +43,7 @@
 #include "supervisor/feed/service.h"
 #include "supervisor/feed/snapshots.h"
 #include "supervisor/feed/stage_calls.h"
+#include "supervisor/feed/standstill.h"
 #include "supervisor/feed/web_process.h"
 #include "supervisor/group/given_parent.h"
 #include "supervisor/group/group_process.h"
@@ -152,6 +153,7 @@ class Feed {
   void look_after_workers();
   void look_for_trials();
   void look_for_stalls();
+  void look_for_standstill();
   void order_end(bool now, const std::string& why);
   void show_progress();
   void tell_service(bool over);
@@ -165,6 +167,9 @@ class Feed {
   void count_losses();
   void look_at_losses();
   void tell_left_out(control::ConnectionId connection);
+  void tell_stands_still(control::ConnectionId connection);
+  void tell_all(void (Feed::*what)(control::ConnectionId));
+  void tell_notices(control::ConnectionId connection);
   void tell_losses();
   [[nodiscard]] bool totals_awaited();
   [[nodiscard]] std::string totals_text() const;
@@ -272,6 +277,7 @@ class Feed {
   std::uint64_t losses_looked_ms_ = 0;
   std::uint64_t losses_told_at_ = 0;  // so many samples left out are said next
   std::string left_out_;              // what trainers are told of them; "": they are few
+  std::string stands_still_;          // what trainers are told of it; "": somebody works
   metrics::Looker looker_;
   metrics::History history_;
   metrics::Texts texts_;
@@ -333,6 +339,7 @@ class Feed {
   Snapshots snapshots_;
   AutoSnapshots auto_snapshots_;
   Scaling scaling_;
+  Standstill standstill_;
   Service service_;
 };
 

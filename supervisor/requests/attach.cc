@@ -67,7 +67,7 @@ void Feed::answer_attach(control::ConnectionId connection, const Request& reques
   }
   if (!told && !attached_before) take_back();
   for (const std::unique_ptr<Output>& output : outputs_) {
-    if (told && !attached_before && output->trainers.has(connection)) tell_left_out(connection);
+    if (told && !attached_before && output->trainers.has(connection)) tell_notices(connection);
   }
   // Lanes are asked only after the answer is on its way.
   advance_groups();
@@ -102,7 +102,7 @@ bool Feed::on_rejoin(control::ConnectionId connection, const Request& request, R
   const std::uint32_t output = request.rejoin().output();
   if (output < outputs_.size()) {
     outputs_[output]->trainers.rejoin(*server_, connection, request.rejoin(), reply);
-    if (outputs_[output]->trainers.has(connection)) tell_left_out(connection);
+    if (outputs_[output]->trainers.has(connection)) tell_notices(connection);
   } else {
     reply.set_error(Reply::NO_SUCH_GROUP);
     reply.set_text(fmt::format("feed '{}' has no output {}", run_.config.feed(), output));

@@ -347,7 +347,8 @@ void LaneRuntime::sleep(int timeout_ms, bool idle, std::uint32_t desired) noexce
              [&] { settle_debts(); });
   last_ns_ = now_ns();
   add(blocked ? counters.blocked_ns : counters.starved_ns, last_ns_ - before);
-  add(counters.sleeps, 1);
+  // Others of the feed do nothing for one that waits for a file, a server or memory.
+  if (!idle && growths_refused_ == 0) add(counters.sleeps, 1);
 }
 
 // ---- the loop

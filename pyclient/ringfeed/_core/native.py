@@ -68,12 +68,12 @@ class _Notice(ctypes.Structure):
 _OnNotice = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.POINTER(_Notice))
 
 
-_NOTICE_LEFT_OUT = 3
+_NOTICES_LOGGED = (3, 4)  # that are in the feed's log, too: RF_NOTICE_LEFT_OUT, _STANDS_STILL
 _calling = threading.local()  # reads_log: of the handle whose rf_next this thread is in
 
 
 def _tell(_user: Any, notice: Any) -> None:
-    if notice.contents.kind != _NOTICE_LEFT_OUT or not _calling.reads_log:
+    if notice.contents.kind not in _NOTICES_LOGGED or not _calling.reads_log:
         _log.warning("%s", notice.contents.text.decode(errors="replace"))
 
 

@@ -1,6 +1,6 @@
 // A plug-in with the stage of docs/examples/own_stage, which here dies of a text with "poison" in
-// it, one with several inputs, and one that makes batches. $RINGFEED_TEST_STATE_VERSION is the
-// version of its states.
+// it, one with several inputs, one that makes batches, and one that forgets to go on.
+// $RINGFEED_TEST_STATE_VERSION is the version of its states.
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -197,10 +197,52 @@ StageType stacker_type() {
   return type;
 }
 
+constexpr std::uint64_t kRemembers = 40;
+
+// Passes so many samples on, and then sleeps with others before it: a stage with a fault.
+class Forgetful final : public Stage {
+ public:
+  explicit Forgetful(const StageContext& context)
+      : in_(context.input("input")), out_(context.output("output")) {}
+
+  StepStatus step(Step& step) noexcept override {
+    const std::optional<Record> record = step.peek(in_);
+    if (!record) return step.ended(in_) ? StepStatus::kEnd : StepStatus::kNoInput;
+    if (passed_ == kRemembers) return StepStatus::kNoInput;
+    const RecordInfo info{.tag = {record->tag[0], record->tag[1]}, .user = record->user};
+    if (!step.put(out_, record->bytes, info)) return StepStatus::kNoRoom;
+    ++passed_;
+    return step.consume(*record);
+  }
+
+ private:
+  InPort in_;
+  OutPort out_;
+  std::uint64_t passed_ = 0;  // of this incarnation
+};
+
+StageType forgetful_type() {
+  StageType type;
+  type.kind = "forgetful";
+  type.text = "Passes samples on until it forgets to.";
+  type.inputs = {{"input", "samples"}};
+  type.outputs = {{"output", "samples"}};
+  type.nodes = [](const StageView& stage) {
+    NodeSpec node;
+    node.steps_per_commit = 1;
+    node.inputs = {{.port = "input", .from = "", .block = 1}};
+    node.outputs = {plugin_settings(stage.config).output("samples", UnitRule::kRecord)};
+    node.create = [](const StageContext& context) { return std::make_unique<Forgetful>(context); };
+    return std::vector<NodeSpec>{node};
+  };
+  return type;
+}
+
 }  // namespace
 }  // namespace ringfeed
 
 int main(int argc, char** argv) {
-  return ringfeed::worker_main(
-      argc, argv, {ringfeed::mortal_type(), ringfeed::zipper_type(), ringfeed::stacker_type()});
+  return ringfeed::worker_main(argc, argv,
+                               {ringfeed::mortal_type(), ringfeed::zipper_type(),
+                                ringfeed::stacker_type(), ringfeed::forgetful_type()});
 }

@@ -7,7 +7,7 @@
 //        8     8   busy_ns       time in steps
 //       16     8   starved_ns    asleep for want of input
 //       24     8   blocked_ns    asleep for want of room
-//       32     8   sleeps        how often it slept
+//       32     8   sleeps        how often it slept for want of what others of the feed do
 //       40     8   wakes         bells it rang
 //      128  48x48  named         name (40 bytes, NUL-terminated, written at attach) and value
 //     2432   640   note          version (4), bytes (4), done (8), total (8) and text: what the lane

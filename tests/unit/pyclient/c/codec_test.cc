@@ -132,24 +132,28 @@ TEST(WaitCodec, AsksAndHearsForWhomItWaits) {
 }
 
 // What the supervisor says by itself: what is left out, or another state, which is no notice.
-TEST(NoticeCodec, ReadsWhatIsLeftOut) {
+TEST(NoticeCodec, ReadsWhatIsLeftOutAndWhoStandsStill) {
   Reply reply;
   reply.set_id(0);
   reply.mutable_event()->set_state(StatusReply::DRAINING);
   reply.mutable_event()->set_reason("a test says so");
   char text[64];
-  const auto is_one = [&] {
+  const auto kind = [&] {
     const std::string message = reply.SerializeAsString();
-    return decode_left_out(reinterpret_cast<const std::uint8_t*>(message.data()), message.size(),
-                           text, sizeof text);
+    return decode_notice(reinterpret_cast<const std::uint8_t*>(message.data()), message.size(),
+                         text, sizeof text);
   };
-  EXPECT_FALSE(is_one());
+  EXPECT_EQ(kind(), 0U);
   reply.mutable_event()->set_left_out("5 % of all samples");
-  EXPECT_TRUE(is_one());
+  EXPECT_EQ(kind(), RF_NOTICE_LEFT_OUT);
   EXPECT_STREQ(text, "5 % of all samples");
   reply.mutable_event()->set_left_out(std::string(100, 'x'));
-  EXPECT_TRUE(is_one());
+  EXPECT_EQ(kind(), RF_NOTICE_LEFT_OUT);
   EXPECT_EQ(std::string(text), std::string(sizeof text - 1, 'x')) << "cut to the room there is";
+  reply.mutable_event()->clear_left_out();
+  reply.mutable_event()->set_stands_still("nobody has worked");
+  EXPECT_EQ(kind(), RF_NOTICE_STANDS_STILL);
+  EXPECT_STREQ(text, "nobody has worked");
 }
 
 Reply full_reply() {
