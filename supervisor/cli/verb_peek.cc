@@ -200,13 +200,14 @@ fs::path save(const fs::path& parent, const PeekOptions& options, Seen& seen) {
   const auto note = [&](const std::string& name) {
     seen.saved.push_back((directory / name).string());
   };
+  peek::FileNames names;
   for (const peek::ObservedArray& array : seen.batch.arrays()) {
-    peek::save_array(directory, array);
-    note(peek::file_name(array.name) + ".npy");
+    const std::string name = names.of(array.name) + ".npy";
+    peek::save_array(directory / name, array);
+    note(name);
   }
   for (const ShownPicture& picture : seen.shown.pictures()) {
-    const std::string name =
-        fmt::format("{}-{}.png", peek::file_name(picture.array()), picture.row());
+    const std::string name = fmt::format("{}-{}.png", names.of(picture.array()), picture.row());
     peek::save_file(directory / name, picture.png(), {});
     note(name);
   }

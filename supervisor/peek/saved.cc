@@ -68,6 +68,15 @@ std::string file_name(std::string_view name) {
   return safe.empty() ? "_" : safe;
 }
 
+const std::string& FileNames::of(const std::string& name) {
+  const auto [known, fresh] = names_.try_emplace(name, file_name(name));
+  std::string& file = known->second;
+  for (std::size_t i = 2; fresh && !taken_.insert(file).second; ++i) {
+    file = fmt::format("{}~{}", file_name(name), i);
+  }
+  return file;
+}
+
 std::filesystem::path make_directory(const std::filesystem::path& parent, const std::string& feed,
                                      const ObservedBatch& batch) {
   std::string name = file_name(feed);
@@ -94,7 +103,7 @@ void save_file(const std::filesystem::path& path, std::string_view head, std::st
 }
 
 // Version 1.0 of the format: magic, length, a dictionary, padded so that the data is at 64.
-void save_array(const std::filesystem::path& directory, const ObservedArray& array) {
+void save_array(const std::filesystem::path& path, const ObservedArray& array) {
   std::string shape;
   for (const std::uint64_t size : array.shape) shape += fmt::format("{}, ", size);
   std::string said = fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': ({}), }}",
@@ -106,8 +115,7 @@ void save_array(const std::filesystem::path& directory, const ObservedArray& arr
   head += static_cast<char>(said.size() & 0xff);
   head += static_cast<char>(said.size() >> 8 & 0xff);
   head += said;
-  save_file(directory / (file_name(array.name) + ".npy"), head,
-            {reinterpret_cast<const char*>(array.bytes.data()), array.bytes.size()});
+  save_file(path, head, {reinterpret_cast<const char*>(array.bytes.data()), array.bytes.size()});
 }
 
 }  // namespace ringfeed::peek

@@ -7,6 +7,8 @@
 #pragma once
 
 #include <filesystem>
+#include <map>
+#include <set>
 #include <string>
 #include <string_view>
 
@@ -19,9 +21,19 @@ namespace ringfeed::peek {
                                                    const std::string& feed,
                                                    const ObservedBatch& batch);
 // Each is the old file or the whole new one. Throw Error (kIo).
-void save_array(const std::filesystem::path& directory, const ObservedArray& array);
+void save_array(const std::filesystem::path& path, const ObservedArray& array);
 void save_file(const std::filesystem::path& path, std::string_view head, std::string_view bytes);
 // What can be part of a file's name, of what a name says.
 [[nodiscard]] std::string file_name(std::string_view name);
+
+// The same of several names, each its own: "a/b" and "a_b" are two files.
+class FileNames {
+ public:
+  [[nodiscard]] const std::string& of(const std::string& name);
+
+ private:
+  std::map<std::string, std::string> names_;
+  std::set<std::string> taken_;
+};
 
 }  // namespace ringfeed::peek

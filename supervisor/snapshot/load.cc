@@ -181,6 +181,13 @@ void describe_segments(const layout::FeedLayout& layout, SnapshotManifest& manif
   }
 }
 
+bool is_segment_file(std::string_view name) {
+  constexpr std::string_view kEnd = ".segment";
+  if (!name.ends_with(kEnd)) return false;
+  name.remove_suffix(kEnd.size());
+  return name.size() >= 3 && name.find_first_not_of("0123456789") == std::string_view::npos;
+}
+
 Result<layout::FoundMemory> load(const std::string& directory, const SnapshotManifest& manifest,
                                  const layout::FeedLayout& layout, const shm::Storage& storage,
                                  const Looked& looked) {
@@ -220,6 +227,10 @@ Result<layout::FoundMemory> load(const std::string& directory, const SnapshotMan
                        "version makes there ({} of {} bytes)",
                        escaped(directory), escaped(saved.name()), saved.bytes(), spec.name,
                        planned)});
+    }
+    if (!is_segment_file(saved.file())) {
+      return give_up(damaged(
+          directory, fmt::format("'{}' is not the name of a file in it", escaped(saved.file()))));
     }
     spec.bytes = saved.bytes();
     const bool named = !storage.directory.empty() && !layout::stays_in_memory(spec.kind);

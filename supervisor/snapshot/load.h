@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <string_view>
 
 #include "ringfeed/shm/result.h"
 #include "supervisor/layout/feed_memory.h"
@@ -24,6 +25,9 @@ namespace ringfeed::snapshot {
 
 // The manifest's segments for a feed that is to be saved: names, kinds, shapes.
 void describe_segments(const layout::FeedLayout& layout, SnapshotManifest& manifest);
+
+// Is it the name of a segment's file? A manifest may have been written by anybody.
+[[nodiscard]] bool is_segment_file(std::string_view name);
 
 // New segments with what the snapshot holds, in which everyone who was at work then counts as dead:
 // for a supervisor that takes them over like those of one that has died. Nothing is left behind

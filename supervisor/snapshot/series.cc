@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <string_view>
+#include <tuple>
 
 #include "proto/snapshot.pb.h"
 #include "ringfeed/shm/file.h"
@@ -43,12 +44,27 @@ Entry read_entry(const std::string& directory) {
   entry.directory = directory;
   entry.newest_batch = manifest.newest_batch();
   for (const SnapshotSegment& segment : manifest.segments()) entry.bytes += segment.bytes();
+  entry.number = manifest.number();
   entry.taken_at = manifest.taken_at();
   entry.feed_id = manifest.feed_id();
   for (const SnapshotGroup& group : manifest.groups()) {
     entry.groups.push_back({group.name(), group.output(), group.next_batch()});
   }
   return entry;
+}
+
+std::uint64_t next_number(const std::string& directory, const std::string& feed) {
+  std::uint64_t newest = 0;
+  const Result<std::vector<std::string>> names = shm::names_in(directory);
+  if (!names) return 1;
+  for (const std::string& name : *names) {
+    if (name.starts_with('.')) continue;
+    SnapshotManifest manifest;
+    // Also of another version, which fills it in.
+    static_cast<void>(read_manifest(in(directory, name), manifest));
+    if (manifest.feed() == feed) newest = std::max(newest, manifest.number());
+  }
+  return newest + 1;
 }
 
 std::vector<Entry> read_series(const std::string& directory, const std::string& feed) {
@@ -60,9 +76,10 @@ std::vector<Entry> read_series(const std::string& directory, const std::string& 
     Entry entry = read_entry(in(directory, name));
     if (!entry.directory.empty()) found.push_back(std::move(entry));
   }
-  // By time first: a feed that was started anew counts its batches from 1 again.
-  std::ranges::sort(found, {},
-                    [](const Entry& entry) { return std::pair(entry.taken_at, entry.directory); });
+  // A feed that was started anew counts its batches from 1 again. Those without a number are older.
+  std::ranges::sort(found, {}, [](const Entry& entry) {
+    return std::tuple(entry.number, entry.taken_at, entry.directory);
+  });
   return found;
 }
 

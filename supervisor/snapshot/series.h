@@ -20,6 +20,7 @@ struct Entry {
   std::string directory;
   std::uint64_t newest_batch = 0;
   std::uint64_t bytes = 0;
+  std::uint64_t number = 0;  // the newest of the feed in its directory has the highest
   std::string taken_at;
   std::string feed_id;  // hexadecimal
   std::vector<Group> groups;
@@ -32,8 +33,11 @@ struct Entry {
 // What the manifest in the directory says; empty path: there is no snapshot that can be read.
 [[nodiscard]] Entry read_entry(const std::string& directory);
 
-// The snapshots of that feed in the directory, the oldest first. Whatever else is there is left
-// out.
+// The number of the feed's next snapshot in the directory.
+[[nodiscard]] std::uint64_t next_number(const std::string& directory, const std::string& feed);
+
+// The snapshots of that feed in the directory, the oldest first, whatever their clock said. What
+// else is there is left out.
 [[nodiscard]] std::vector<Entry> read_series(const std::string& directory, const std::string& feed);
 
 // Removes all but the `keep` newest, and what deaths have left of others. Never the newest one that

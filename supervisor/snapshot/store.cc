@@ -26,6 +26,7 @@
 #include "ringfeed/shm/quote.h"
 #include "supervisor/snapshot/load.h"
 #include "supervisor/snapshot/pages.h"
+#include "supervisor/snapshot/series.h"
 
 namespace ringfeed::snapshot {
 namespace {
@@ -38,14 +39,6 @@ constexpr std::size_t kPartsAtOnce = 16;
 constexpr std::size_t kBlockPages = 256;
 
 std::string segment_file(std::size_t number) { return fmt::format("{:03}.segment", number); }
-
-// A name that segment_file() gives.
-bool is_segment_file(std::string_view name) {
-  constexpr std::string_view kEnd = ".segment";
-  if (!name.ends_with(kEnd)) return false;
-  name.remove_suffix(kEnd.size());
-  return name.size() >= 3 && name.find_first_not_of("0123456789") == std::string_view::npos;
-}
 
 Error not_ours(const std::string& directory, const std::string& what) {
   return {ErrorCode::kInvalidArgument,
@@ -415,6 +408,8 @@ void Store::publish(SnapshotManifest& manifest) {
     out.set_digest(digest_of(segment.hashes));
     if (::fdatasync(segment.file.get()) != 0) fail(out.file(), errno);
   }
+  const std::string parent = fs::path(directory_).parent_path().string();
+  manifest.set_number(next_number(parent, manifest.feed()));
   const std::string text = manifest_text(manifest);
   Segment file;
   file.name = kManifestFile;
@@ -425,7 +420,6 @@ void Store::publish(SnapshotManifest& manifest) {
   if (::fsync(file.file.get()) != 0) fail(kManifestFile, errno);
   sync_directory(partial_);
 
-  const std::string parent = fs::path(directory_).parent_path().string();
   bool replaced = false;
   // An empty directory is replaced by rename() itself.
   if (::rename(partial_.c_str(), directory_.c_str()) != 0) {

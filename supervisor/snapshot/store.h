@@ -82,8 +82,8 @@ class Store {
   void put(std::size_t number, std::vector<std::byte> bytes);
 
   [[nodiscard]] std::uint64_t bytes() const;
-  // Fills in sizes, files and digests of the manifest's segments, makes all of it durable, and
-  // gives it its name.
+  // Fills in the manifest's number, and sizes, files and digests of its segments, makes all of it
+  // durable, and gives it its name.
   void publish(SnapshotManifest& manifest);
 
  private:

@@ -22,7 +22,10 @@ Error io_error(const std::string& path, const char* what) {
 
 Status write_whole(const std::string& path, std::span<const std::byte> bytes) {
   const std::string partial = path + ".partial";
-  const shm::Fd fd(::open(partial.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+  // Whatever has that name, a death or somebody has left it there: it is not written to.
+  ::unlink(partial.c_str());
+  const shm::Fd fd(
+      ::open(partial.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!fd) return io_error(partial, "cannot be created");
   for (std::size_t at = 0; at < bytes.size();) {
     const ssize_t wrote = ::write(fd.get(), bytes.data() + at, bytes.size() - at);
@@ -38,6 +41,18 @@ Status write_whole(const std::string& path, std::span<const std::byte> bytes) {
   return {};
 }
 
+// What a plug-in calls its nodes and ports, as a part of a file's name.
+std::string part_of_name(std::string_view name) {
+  constexpr std::size_t kPartBytesMax = 64;
+  std::string part(name.substr(0, kPartBytesMax));
+  for (char& c : part) {
+    const bool plain =
+        (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
+    if (!plain && c != '-' && c != '.') c = '_';
+  }
+  return part;
+}
+
 }  // namespace
 
 Result<std::string> write_dead_letter(const DeadLetterFacts& facts, const DeadLetter& letter) {
@@ -48,8 +63,9 @@ Result<std::string> write_dead_letter(const DeadLetterFacts& facts, const DeadLe
     return io_error(facts.directory, "cannot be created");
   }
   const std::string stem = fmt::format(
-      "{}/{}{}{}-{}-{}.{}-{}", facts.directory, facts.stage, facts.node.empty() ? "" : ".",
-      facts.node, letter.input, facts.lane, shm::ring_of(letter.key), shm::seq_of(letter.key));
+      "{}/{}{}{}-{}-{}.{}-{}", facts.directory, part_of_name(facts.stage),
+      facts.node.empty() ? "" : ".", part_of_name(facts.node), part_of_name(letter.input),
+      facts.lane, shm::ring_of(letter.key), shm::seq_of(letter.key));
   const nlohmann::ordered_json about = {
       {"feed", facts.feed},
       {"stage", facts.stage},

@@ -515,9 +515,9 @@ TEST_F(Snapshots, AreNamedInMessagesOnOneLine) {
   };
   SnapshotManifest other = saved;
   saved.mutable_segments(0)->set_digest("another");
+  EXPECT_THAT(load_message(), HasSubstr("000.segment (segment test/control) fails its checksum"));
   saved.mutable_segments(0)->set_file("x\x1b[2J\n");
-  fs::copy(work_ / "saved" / other.segments(0).file(), work_ / "saved" / "x\x1b[2J\n");
-  EXPECT_THAT(load_message(), HasSubstr("x\\x1b[2J\\n (segment test/control) fails its checksum"));
+  EXPECT_THAT(load_message(), HasSubstr("'x\\x1b[2J\\n' is not the name of a file in it"));
   saved.mutable_segments(0)->set_name("y\x1b");
   EXPECT_THAT(load_message(), HasSubstr("its segment y\\x1b of"));
   other.set_layout_hash(other.layout_hash() + 1);
@@ -526,6 +526,21 @@ TEST_F(Snapshots, AreNamedInMessagesOnOneLine) {
   SnapshotManifest read;
   EXPECT_THAT(read_manifest(work_ / "saved", read).error().message(),
               HasSubstr("taken by ringfeed \\x1b]0;title\\x07 with ABI"));
+}
+
+TEST_F(Snapshots, ReadNoFileElsewhere) {
+  SnapshotManifest saved = save(work_ / "saved");
+  const std::string own = saved.segments(0).file();
+  fs::copy(work_ / "saved" / own, work_ / own);
+  for (const std::string& file :
+       {"../" + own, (work_ / own).string(), "./" + own, "../saved/" + own, std::string(".."),
+        std::string(), own + std::string(1, '\0'), own + "\n", std::string(4096, '0')}) {
+    saved.mutable_segments(0)->set_file(file);
+    const Result<layout::FoundMemory> found = load(work_ / "saved", saved, layout_, {});
+    ASSERT_FALSE(found.ok()) << file;
+    EXPECT_EQ(found.error().code(), ErrorCode::kDamaged) << file;
+    EXPECT_THAT(found.error().message(), HasSubstr("is not the name of a file in it"));
+  }
 }
 
 TEST_F(Snapshots, LeaveNoFilesBehindWhereTheyCannotBeLoaded) {
@@ -554,6 +569,36 @@ TEST_F(Snapshots, OfASeriesTheNewestStay) {
   EXPECT_FALSE(fs::exists(work_ / "test-000000000030"));
   EXPECT_EQ(prune_series(work_, "test", 0), 1U) << "never the last one";
   EXPECT_THAT(names_of(read_series(work_, "test")), ElementsAre("test-000000000090"));
+}
+
+// A clock that was set back by hours or years, between any two.
+TEST_F(Snapshots, OfASeriesTheNewestStayWhateverTheClockSays) {
+  const auto save_at = [&](std::uint64_t batch, const char* taken_at) {
+    Store store(series_path(work_, "test", batch));
+    add_all(store);
+    store.copy(2, go_);
+    SnapshotManifest out = manifest();
+    out.set_taken_at(taken_at);
+    store.publish(out);
+  };
+  save_at(30, "2026-11-30T12:00:00Z");
+  save_at(60, "2026-11-30T10:00:00Z");
+  save_at(20, "1970-01-01T00:00:00Z");  // of a feed that was started anew
+  save_at(90, "2106-02-07T06:28:15Z");
+  save_at(10, "1999-01-01T00:00:00Z");
+  EXPECT_THAT(names_of(read_series(work_, "test")),
+              ElementsAre("test-000000000030", "test-000000000060", "test-000000000020",
+                          "test-000000000090", "test-000000000010"));
+  EXPECT_EQ(prune_series(work_, "test", 2), 3U);
+  save_at(11, "1980-01-01T00:00:00Z");
+  EXPECT_EQ(prune_series(work_, "test", 2), 1U);
+  EXPECT_THAT(names_of(read_series(work_, "test")),
+              ElementsAre("test-000000000010", "test-000000000011"));
+  // One that is replaced is the newest again; another feed has numbers of its own.
+  save_at(10, "1975-01-01T00:00:00Z");
+  EXPECT_THAT(names_of(read_series(work_, "test")),
+              ElementsAre("test-000000000011", "test-000000000010"));
+  EXPECT_EQ(next_number(work_, "other"), 1U);
 }
 
 TEST_F(Snapshots, OfASeriesOneThatCannotBeReadIsNoneOfThoseThatStay) {
