@@ -14,6 +14,8 @@ namespace {
 
 // The lengths that vary, at most (TensorSpec.shape); text takes two.
 constexpr std::size_t kRaggedMax = 16;
+// Arrays that a trainer maps, at most (kTensorsMax of pyclient/src/client.h).
+constexpr std::size_t kArraysMax = 64;
 
 }  // namespace
 
@@ -88,6 +90,13 @@ std::vector<Problem> batch_column_problems(std::span<const BatchField> fields, b
                           "no sample is as large; it has at most 8 dimensions and "
                           "4 GiB"});
     }
+  }
+  if (names.size() > kArraysMax) {
+    problems.push_back(
+        {"fields", fmt::format("they are {} arrays (text and bytes are two, and lineage is one); a "
+                               "batch has at most {}: put several into one array of a `shape`, in "
+                               "a stage in Python",
+                               names.size(), kArraysMax)});
   }
   if (2 * texts > kRaggedMax) {
     problems.push_back(

@@ -138,7 +138,7 @@ Result<std::unique_ptr<SampleFile>> open_npy(const SampleSourceConfig& config, S
     // Of rows without bytes all are there, in the last part.
     if (row_bytes == 0) return at >= std::max<std::uint64_t>(part.file_bytes, 1) ? rows : 0;
     if (at <= head->data_at) return 0;
-    return std::min(rows, (at - head->data_at + row_bytes - 1) / row_bytes);
+    return std::min(rows, (at - head->data_at - 1) / row_bytes + 1);
   };
   // Where columns come first, a row ends in the last of them.
   const std::uint64_t there = bytes - std::min(bytes, head->data_at);

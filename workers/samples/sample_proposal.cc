@@ -23,6 +23,9 @@ using Format = SampleSourceConfig::Format;
 constexpr std::size_t kFilesTried = 5;
 constexpr std::size_t kSamplesTried = 50;  // of each
 constexpr std::uint64_t kBatchRows = 32;
+// Of a batch (kit/batch_columns.cc); a text is two arrays.
+constexpr std::size_t kTextsMax = 8;
+constexpr std::size_t kArraysMax = 64;
 constexpr std::uint64_t kBytesMaxLeast = 1 << 20;  // what a batch has room for if nothing is said
 
 constexpr char kStages[] = R"(
@@ -160,6 +163,28 @@ std::set<std::string> patterns_of(const std::vector<std::string>& files, Format 
   return patterns;
 }
 
+// A batch has room for so many: the first ones.
+void leave_out_the_last(Seen& seen) {
+  std::size_t texts = 0;
+  std::size_t arrays = 0;
+  for (const std::string& name : seen.order) {
+    SeenField& field = seen.fields.at(name);
+    if (!field.problem.empty() || field.times != seen.samples) continue;
+    const bool is_text = !is_array(dtype_of(field));
+    if (is_text && texts == kTextsMax) {
+      field.problem = fmt::format(
+          "a batch has at most {} fields of text and bytes; give it instead of another", kTextsMax);
+    } else if (arrays + (is_text ? 2 : 1) > kArraysMax) {
+      field.problem = fmt::format(
+          "a batch has at most {} arrays, and a text is two; give it instead of another",
+          kArraysMax);
+    } else {
+      texts += is_text ? 1 : 0;
+      arrays += is_text ? 2 : 1;
+    }
+  }
+}
+
 std::string shapes_of(const SeenField& field) {
   std::string text;
   for (const std::uint32_t size : field.shape) text += fmt::format(" shape: {}", size);
@@ -237,7 +262,8 @@ std::optional<Proposal> propose_samples(const DirectoryLook& look, const Proposa
     proposal.problem = readers.error().message();
     return proposal;
   }
-  const Seen seen = look_into(files);
+  Seen seen = look_into(files);
+  leave_out_the_last(seen);
   std::vector<std::string> fields;
   for (const std::string& name : seen.order) {
     const SeenField& field = seen.fields.at(name);

@@ -352,6 +352,19 @@ def comma_separated(directory: Path) -> int:
     return 71
 
 
+def many_columns(directory: Path) -> int:
+    """More texts than a batch has, and more arrays."""
+    names = [f"t{i}" for i in range(12)] + [f"x{i}" for i in range(300)]
+    row = ",".join(["some text"] * 12 + ["0.5"] * 300) + "\n"
+    (directory / "a.csv").write_text(",".join(names) + "\n" + 9 * row)
+    return 9
+
+
+def wide_rows(directory: Path) -> int:
+    np.save(directory / "a.npy", np.zeros((40, 8, 8, 3)))
+    return 40
+
+
 def tables(directory: Path) -> int:
     table = pa.table({"id": list(range(30)), "vec": [[0.5, 1.0]] * 30, "text": ["x"] * 30})
     pq.write_table(table, directory / "a.parquet")
@@ -367,7 +380,11 @@ def arrow_streams(directory: Path) -> int:
 
 
 @pytest.mark.parametrize(
-    "make", [jsonl, web_dataset, zips_of_arrays, texts, comma_separated, tables, arrow_streams]
+    "make",
+    [
+        *(jsonl, web_dataset, zips_of_arrays, texts, comma_separated, tables, arrow_streams),
+        *(many_columns, wide_rows),
+    ],
 )
 def test_data_of_ones_own_becomes_a_feed_that_runs(
     tmp_path: Path, here: Path, make: Callable[[Path], int]
@@ -381,6 +398,9 @@ def test_data_of_ones_own_becomes_a_feed_that_runs(
     if make is jsonl:
         assert 'left out: "tags": its shape' in text
         assert 'left out: "now_and_then": 80 of 100 samples have it' in text
+    if make is many_columns:
+        assert 'left out: "t8": a batch has at most 8 fields of text' in text
+        assert 'left out: "x48": a batch has at most 64 arrays' in text
     (here / "once.textproto").write_text("epochs: 1\n" + text)
     with rp.load(here / "once.textproto").start(wait_s=60) as loader:
         assert sum(batch.rows for batch in loader) == rows

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import ringfeed
+import ringfeed.pipeline as rp
 
 from tests.support.feeds.feed_run import FeedRun, wait_until
 from tests.support.feeds.scenes import kill_a_worker
@@ -255,3 +256,24 @@ def test_check_says_what_is_wrong(make_samples: MakeSamples, tmp_path: Path) -> 
     assert (
         wrong.returncode == 3 and 'dtype is "integer"; give one as NumPy names it' in wrong.stderr
     )
+
+
+def test_a_batch_has_no_more_arrays_than_a_trainer_can_map(tmp_path: Path) -> None:
+    """What started with more could not be attached to."""
+    names = [f"x{i}" for i in range(64)]
+    (tmp_path / "a.jsonl").write_text(json.dumps(dict.fromkeys(names, 1)) + "\n")
+    for lineage in ("false", "true"):
+        fields = "".join(f'fields {{ name: "{name}" dtype: "int64" }} ' for name in names)
+        (tmp_path / "wide.textproto").write_text(
+            f"""feed: "wide" epochs: 1
+            stages {{ name: "files" file_path_provider {{ directory: "{tmp_path}" }} }}
+            stages {{ name: "lines" sample_source {{ input: "files" }} }}
+            stages {{ name: "batches" sample_batcher {{
+              input: "lines" batch_size: 4 lineage: {lineage} {fields} }} }}"""
+        )
+        if lineage == "true":
+            with pytest.raises(ringfeed.InvalidConfiguration, match="a batch has at most 64"):
+                rp.load(tmp_path / "wide.textproto").start(wait_s=60)
+            return
+        with rp.load(tmp_path / "wide.textproto").start(wait_s=60) as feed:
+            assert [len(list(batch)) for batch in feed] == [64]

@@ -201,6 +201,7 @@ def made() -> dict[str, bytes]:
         "padded.npz": npz(x=whole) + bytes(100),
         "truths.npy": npy(np.array([0, 1, 2, 255], np.uint8).view(np.bool_)),
         "letters.npy": npy(np.array(["a", "bc"])),
+        "wide.npy": npy(np.arange(492.0).reshape(4, 123)),
         "no-rows.npy": npy(np.zeros((0, 3))),
         "no-cells.npy": npy(np.zeros((5, 0))),
     }
