@@ -27,9 +27,12 @@ void say(const void* of, const rf_notice& notice, const char* text, char* out, s
     snprintf(out, room, "feed %s: %s", feed->name, text);
     return;
   }
-  snprintf(out, room, "feed %s: group %s has had no batch for %llu s because of group '%s': %s",
-           feed->name, feed->group_name, static_cast<unsigned long long>(notice.waited_ms / 1000),
-           notice.group, text);
+  char because[128] = "";
+  if (notice.group[0] != '\0')
+    snprintf(because, sizeof because, " because of group '%s'", notice.group);
+  snprintf(out, room, "feed %s: group %s has had no batch for %llu s%s: %s", feed->name,
+           feed->group_name, static_cast<unsigned long long>(notice.waited_ms / 1000), because,
+           text);
 }
 
 }  // namespace

@@ -42,8 +42,8 @@ struct Prepared {
 // The program that runs the stages: `worker` of the configuration, else the one that
 // process::find_worker_binary() finds. Throws Error (kNotFound) if it cannot be one.
 [[nodiscard]] std::string worker_of(const DataLoaderConfig& config);
-// Its plan. Throws Error: kTimeout after `timeout_ms` (-1: never); kIncompatible if the worker is a
-// plug-in of another version.
+// Its plan. Throws Error: kTimeout after `timeout_ms` (-1: two minutes); kIncompatible if the
+// worker is a plug-in of another version.
 [[nodiscard]] PipelinePlan plan_of(const DataLoaderConfig& config, const std::string& worker,
                                    int timeout_ms = -1);
 

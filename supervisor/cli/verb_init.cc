@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -22,9 +23,13 @@
 #include "supervisor/cli/verb.h"
 #include "supervisor/config/names.h"
 #include "supervisor/group/spawn.h"
+#include "supervisor/os/event_loop.h"
 
 namespace ringfeed::cli {
 namespace {
+
+constexpr std::uint64_t kSayAfterMs = 5'000;
+constexpr std::uint64_t kProposeMsMax = 600'000;
 
 struct InitOptions {
   std::vector<std::string> words = {};  // [KIND] [DIRECTORY], which the worker tells apart
@@ -54,13 +59,28 @@ Answer ask(const std::string& binary, const InitOptions& options) {
   process::Asked asked = process::spawn_asked(binary, nothing.get(), words);
   std::string told;
   std::array<char, 65536> bytes;
-  for (;;) {
-    pollfd readable{asked.answer.get(), POLLIN, 0};
-    if (::poll(&readable, 1, -1) < 0 && errno != EINTR) break;
-    const ssize_t n = ::read(asked.answer.get(), bytes.data(), bytes.size());
-    if (n < 0 && (errno == EAGAIN || errno == EINTR)) continue;
-    if (n <= 0) break;
-    told.append(bytes.data(), static_cast<std::size_t>(n));
+  const std::uint64_t began_ms = process::now_ms();
+  bool said = false;
+  for (bool ended = false; !ended;) {
+    pollfd watched[2] = {{asked.answer.get(), POLLIN, 0}, {asked.pidfd.get(), POLLIN, 0}};
+    if (::poll(watched, 2, 1'000) < 0 && errno != EINTR) break;
+    ended = process::has_ended(asked.pidfd.get());
+    const std::uint64_t for_ms = process::now_ms() - began_ms;
+    if (!ended && !said && for_ms >= kSayAfterMs) {
+      said = true;
+      fmt::print(stderr, "{} --propose has not answered for {} s; it is waited for, {} s at most\n",
+                 binary, kSayAfterMs / 1000, kProposeMsMax / 1000);
+    }
+    if (!ended && for_ms >= kProposeMsMax) {
+      ::kill(-asked.pid, SIGKILL);
+      static_cast<void>(process::reap(asked.pidfd));
+      throw Error(ErrorCode::kTimeout, fmt::format("{} --propose has not answered within {} s: the "
+                                                   "data may lie on a file system that hangs",
+                                                   binary, kProposeMsMax / 1000));
+    }
+    for (ssize_t n = 0; (n = ::read(asked.answer.get(), bytes.data(), bytes.size())) > 0;) {
+      told.append(bytes.data(), static_cast<std::size_t>(n));
+    }
   }
   const process::Ending ending = process::reap(asked.pidfd);
   if (!ending.exited) {

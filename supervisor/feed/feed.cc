@@ -22,6 +22,7 @@
 #include "proto/worker.pb.h"
 #include "ringfeed/shm/failpoint.h"
 #include "ringfeed/shm/quote.h"
+#include "ringfeed/shm/starvation.h"
 #include "supervisor/feed/linger.h"
 #include "supervisor/layout/memory.h"
 #include "supervisor/metrics/status.h"
@@ -239,6 +240,7 @@ void Feed::make_workers() {
                     .backoff_ms_min = restart.backoff_ms_min(),
                     .backoff_ms_max = restart.backoff_ms_max()};
   rules.max_attempts = restart.max_attempts();
+  rules.ready_ms = restart.ready_ms();
   rules.reserve = &reserve_;
   layout::SetupFacts facts;
   facts.config_bytes = run_.config.SerializeAsString();
@@ -460,6 +462,10 @@ void Feed::serve() {
   whole.l_whence = SEEK_SET;
   whole.l_len = 1;  // byte 0 is the supervisor's
   if (::fcntl(memory_.fd(memory_.layout().locks_segment), F_SETLK, &whole) != 0) {
+    if (errno != EAGAIN && errno != EACCES) {
+      throw Error(system_code(errno),
+                  fmt::format("the memory of the feed cannot be locked: {}", std::strerror(errno)));
+    }
     throw Error(ErrorCode::kBusy, "the memory of the feed has another supervisor");
   }
   watch_signals();
@@ -959,6 +965,7 @@ void Feed::tick() {
   for (const std::unique_ptr<Output>& output : outputs_) output->waits.look(now_ms());
   end_unread();
   look_for_trials();
+  look_for_late_starts();
   look_for_stalls();
   look_for_standstill();
   if (phase_ == Phase::kRunning && !lanes_park()) {
@@ -1035,6 +1042,12 @@ void Feed::look_for_trials() {
                       now_ms() - worker->started_ms()));
     worker->kill();
   }
+}
+
+// Nobody else looks at a process before it is ready.
+void Feed::look_for_late_starts() {
+  if (phase_ == Phase::kStopping || phase_ == Phase::kFailing) return;
+  for (const std::unique_ptr<GroupProcess>& worker : workers_) worker->look_at_start();
 }
 
 // A lane that works has committed a step within stall_ms; one that sleeps has looked around (it

@@ -152,6 +152,7 @@ class Feed {
   void end_unread();
   void look_after_workers();
   void look_for_trials();
+  void look_for_late_starts();
   void look_for_stalls();
   void look_for_standstill();
   void order_end(bool now, const std::string& why);

@@ -91,6 +91,8 @@ std::vector<std::string> Feed::problems() const {
   for (const std::unique_ptr<GroupProcess>& worker : workers_) {
     const std::string starved = worker->starvation();
     if (!starved.empty()) found.push_back(starved);
+    const std::string late = worker->late_start();
+    if (!late.empty()) found.push_back(late);
   }
   for (const std::unique_ptr<GivenParent>& parent : given_parents_) {
     std::vector<std::string> groups;

@@ -18,6 +18,7 @@
 #include "supervisor/group/backtrace.h"
 #include "supervisor/group/given_parent.h"
 #include "supervisor/os/packet.h"
+#include "supervisor/os/text.h"
 
 namespace ringfeed::process {
 namespace {
@@ -32,6 +33,10 @@ constexpr std::uint64_t kIdlePauseMsMax = 60'000;
 // A parent tells at once how its child has ended; the death itself is proved already. One that is
 // slow to tell would be slow to fork the next one, too.
 constexpr std::uint64_t kWordsMs = 50;
+// Whoever waits for a process that is not ready after so long is told so.
+constexpr std::uint64_t kSayLateMs = 5'000;
+// So many in a row that are not ready in time: the next one would not be either.
+constexpr std::uint32_t kLateStartsMax = 3;
 
 // A signal that a thread gets for what it did itself (workers/runtime/fault.h).
 bool is_fault(const Ending& ending) {
@@ -87,6 +92,7 @@ GroupProcess::~GroupProcess() {
   if (process_.pidfd) {
     // Idle, or on the way out of a start that failed: everyone else has been stopped before.
     ::syscall(SYS_pidfd_send_signal, process_.pidfd.get(), SIGKILL, nullptr, 0);
+    if (is_child_) ::kill(-process_.identity.pid, SIGKILL);
     static_cast<void>(reap(process_.pidfd));
     forget_process();
   }
@@ -125,6 +131,7 @@ void GroupProcess::spawn() {
   has_run_ = has_run();
   started_ms_ = now_ms();
   ready_ms_ = 0;
+  is_late_ = false;
   patient_until_ms_ = ~std::uint64_t{0};
   ++starts_;
   if (rules_.given != nullptr) {
@@ -139,6 +146,7 @@ void GroupProcess::spawn() {
         rules_.fork_warm && !binary_before_ ? rules_.fork_warm(rules_.lock) : std::nullopt;
     process_ = forked ? std::move(*forked) : spawn_worker(rules_.binary, rules_.lock);
   }
+  is_child_ = rules_.given == nullptr;
   RF_FAILPOINT("supervisor.worker.spawned");
   loop_.watch(process_.pidfd.get(), [this] { process_ended(); });
   watch_links();
@@ -166,6 +174,7 @@ bool GroupProcess::adopt(const Identity& process) {
   if (!pidfd) return false;
   process_.identity = process;
   process_.pidfd = std::move(pidfd);
+  is_child_ = false;
   ++starts_;
   started_ms_ = ready_ms_ = now_ms();
   state_ = ChildState::kRunning;
@@ -221,6 +230,7 @@ void GroupProcess::read_messages() {
 void GroupProcess::on_message(const FromWorker& message) {
   if (message.has_ready()) {
     if (ready_ms_ == 0) ready_ms_ = now_ms();
+    late_starts_ = 0;
     if (starved_ != 0) {
       hooks_.on_event("info", "worker_starved_no_more",
                       fmt::format("group={} times={}", name(), starved_));
@@ -267,6 +277,8 @@ void GroupProcess::process_ended() {
   read_log();
   tail_.finish(hooks_.on_line);
   read_messages();
+  // What its code has started goes with it: its number is its group's until it is reaped.
+  if (is_child_) ::kill(-process_.identity.pid, SIGKILL);
   const Ending ending = reaped();
   last_signal_ = ending.known || ending.told ? static_cast<std::size_t>(ending.signal)
                                              : std::size_t{kUnknownSignal};
@@ -560,6 +572,7 @@ void GroupProcess::after_end(const Ending& ending) {
   }
   delay_ms_ = verdict.delay_ms;
   const std::string words = last_words();
+  if (is_late_ && late_starts_ >= kLateStartsMax) verdict.give_up = true;
   obituary_ = fmt::format("the process of stage group '{}' ended with {}{}{}", name(),
                           ending.text(), words.empty() ? "" : ": ", words);
   if (verdict.give_up) {
@@ -568,18 +581,25 @@ void GroupProcess::after_end(const Ending& ending) {
                             rules_.restarts.within_ms / 1000, often.empty() ? "" : "the last time ",
                             ending.text(), words.empty() ? "" : ": ", words);
   }
+  if (is_late_ && late_starts_ >= kLateStartsMax) {
+    obituary_ = fmt::format(
+        "stage group '{}' was not ready within {} (restart.ready_ms), {} times in a row{}{}",
+        name(), shown_time(rules_.ready_ms), late_starts_, words.empty() ? "" : ": ", words);
+  }
   if (verdict.give_up && count.explained != 0) {
     obituary_ = fmt::format(
         "stage group '{}' has set aside {} records in a row and processed none in between, so its "
         "stage is broken, not its data; the last process ended with {}{}{}",
         name(), barren_, ending.text(), words.empty() ? "" : ": ", words);
   }
-  hooks_.on_event(
-      "warn", "worker_died",
-      fmt::format("group={} {}={} cause={} deaths={} life_ms={} restart_in_ms={}", name(),
-                  ending.exited ? "status" : "signal",
-                  ending.exited ? ending.status : ending.signal, stalled ? "stall" : "death",
-                  verdict.deaths, now_ms() - started_ms_, verdict.delay_ms));
+  hooks_.on_event("warn", "worker_died",
+                  fmt::format("group={} {}={} cause={} deaths={} life_ms={} restart_in_ms={}",
+                              name(), ending.exited ? "status" : "signal",
+                              ending.exited ? ending.status : ending.signal,
+                              stalled    ? "stall"
+                              : is_late_ ? "late"
+                                         : "death",
+                              verdict.deaths, now_ms() - started_ms_, verdict.delay_ms));
   apply(verdict.give_up || permanent_ ? ChildEvent::kDiedForGood
         : verdict.delay_ms == 0       ? ChildEvent::kDiedAgain
                                       : ChildEvent::kDiedLater);
@@ -742,6 +762,37 @@ void GroupProcess::kill_stalled(std::uint32_t lane) {
   stalled_ = lane;
   ask_for_backtrace(process_.identity.pid, memory_.layout().lanes[lane].name());
   when(kBacktraceMs, &GroupProcess::kill);
+}
+
+void GroupProcess::look_at_start() {
+  if (state_ != ChildState::kStarting || !process_.pidfd || rules_.ready_ms == 0 || on_trial() ||
+      now_ms() < started_ms_ + rules_.ready_ms) {
+    return;
+  }
+  if (std::exchange(is_late_, true)) {
+    // Called again at every tick: what keeps the timer from coming does not keep it alive.
+    if (!timer_) kill();
+    return;
+  }
+  ++late_starts_;
+  hooks_.on_event("warn", "worker_not_ready",
+                  fmt::format("group={} pid={} starting_for_ms={}", name(), process_.identity.pid,
+                              now_ms() - started_ms_));
+  when(kBacktraceMs, &GroupProcess::kill);
+}
+
+std::string GroupProcess::late_start() const {
+  if (state_ != ChildState::kStarting || !process_.pidfd || ready_ms_ != 0) return {};
+  const std::uint64_t for_ms = now_ms() - started_ms_;
+  if (for_ms < kSayLateMs) return {};
+  const std::string words = tail_.last_words(1);
+  const std::string most =
+      rules_.ready_ms == 0
+          ? std::string("it is waited for without a limit")
+          : fmt::format("it has {} for that (restart.ready_ms)", shown_time(rules_.ready_ms));
+  return fmt::format(
+      "stage group '{}' is awaited: its process {} has not been ready for {}; {}{}{}", name(),
+      process_.identity.pid, shown_time(for_ms), most, words.empty() ? "" : "; it says: ", words);
 }
 
 bool GroupProcess::replace(const std::string& binary) {

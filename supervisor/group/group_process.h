@@ -48,6 +48,7 @@ struct WorkerRules {
   RestartLimits restarts;
   std::uint32_t max_attempts = 3;  // deaths on one record before it is set aside
   std::uint64_t stop_ms = 3'000;   // after an order to stop; then it is killed
+  std::uint64_t ready_ms = 0;      // after its start; then it is killed; 0: without a limit
   DescriptorReserve* reserve = nullptr;
   // Forks a process that has loaded what it needs (warm_parent.h); nothing: it is started like any
   // other. The argument is `lock`.
@@ -117,6 +118,10 @@ class GroupProcess {
   void kill();
   // The same because this lane hangs, after it has had a moment to say where.
   void kill_stalled(std::uint32_t lane);
+  // Kills a process that is not ready ready_ms after its start. Called at every tick.
+  void look_at_start();
+  // If the process at hand has not been ready for some seconds: a sentence that says so, else "".
+  [[nodiscard]] std::string late_start() const;
   // Is it being killed because a lane hangs?
   [[nodiscard]] bool stalled() const { return stalled_.has_value(); }
   // The parent that forks its processes (WorkerRules::given) can do so now; `says`: it has said so.
@@ -221,6 +226,7 @@ class GroupProcess {
   std::optional<std::uint32_t> stalled_;  // lane for which it is being killed
   ChildState state_ = ChildState::kWaiting;
   Spawned process_;
+  bool is_child_ = false;  // of this process
   LogTail tail_;
   std::uint32_t starts_ = 0;
   std::uint32_t dismissals_ = 0;  // starts that follow a dismissal
@@ -229,7 +235,9 @@ class GroupProcess {
   std::size_t last_signal_ = 0;  // of the last process
   std::uint64_t started_ms_ = 0;
   std::uint64_t ready_ms_ = 0;
-  std::uint64_t ordered_ms_ = 0;                        // when it was told to end
+  bool is_late_ = false;           // it is being killed because it was not ready in time
+  std::uint32_t late_starts_ = 0;  // in a row
+  std::uint64_t ordered_ms_ = 0;   // when it was told to end
   std::uint64_t patient_until_ms_ = ~std::uint64_t{0};  // then it is killed
   shm::LaneDesire desire_ = shm::LaneDesire::kRun;      // of a process that is not told to end
   std::uint64_t park_ticket_ = 0;                       // 0: they run

@@ -27,6 +27,9 @@ namespace {
 
 // More than any plan; a program that writes on and on is no worker.
 constexpr std::size_t kAnswerBytesMax = std::size_t{64} << 20;
+// Libraries on a file server that is busy are imported in less; whoever waits is told much earlier.
+constexpr int kAnswerMsMax = 120'000;
+constexpr std::uint64_t kSayAfterMs = 5'000;
 
 Error system_error(const std::string& what) {
   return {system_code(errno), fmt::format("{}: {}", what, std::strerror(errno))};
@@ -111,6 +114,40 @@ class Start {
   bool abandoned_ = false;
 };
 
+// While somebody waits for a program with nothing else to do, it ends with this process: a signal
+// would leave it behind, for it leads a group of its own.
+class EndsWithUs {
+ public:
+  EndsWithUs() {
+    for (std::size_t i = 0; i < kSignals.size(); ++i) {
+      struct sigaction ours {};
+      ours.sa_handler = &end;
+      ::sigaction(kSignals[i], nullptr, &before_[i]);
+      if (before_[i].sa_handler == SIG_DFL) ::sigaction(kSignals[i], &ours, nullptr);
+    }
+  }
+  ~EndsWithUs() {
+    for (std::size_t i = 0; i < kSignals.size(); ++i) {
+      if (before_[i].sa_handler == SIG_DFL) ::sigaction(kSignals[i], &before_[i], nullptr);
+    }
+  }
+  EndsWithUs(const EndsWithUs&) = delete;
+  EndsWithUs& operator=(const EndsWithUs&) = delete;
+  static void is(pid_t pid) { asked_ = pid; }
+
+ private:
+  static void end(int signal) {
+    if (asked_ != 0) ::kill(-asked_, SIGKILL);
+    ::signal(signal, SIG_DFL);
+    ::raise(signal);
+  }
+  static constexpr std::array<int, 3> kSignals{SIGTERM, SIGINT, SIGHUP};
+  static volatile pid_t asked_;  // 0: nobody
+  std::array<struct sigaction, kSignals.size()> before_{};
+};
+volatile pid_t EndsWithUs::asked_ = 0;
+
+// Its answer is what it has written when it ends: a child that it leaves may keep the pipe open.
 // Lives as long as the loop watches something of it.
 class PlanQuestion : public std::enable_shared_from_this<PlanQuestion> {
  public:
@@ -151,9 +188,11 @@ class PlanQuestion : public std::enable_shared_from_this<PlanQuestion> {
   }
 
  private:
-  // Our child, not reaped yet: nobody else's number.
+  // Our child, not reaped yet: nobody else's number. And what its own code has started.
   void kill() const {
-    if (asked_.pidfd) ::kill(asked_.pid, SIGKILL);
+    if (!asked_.pidfd) return;
+    ::kill(-asked_.pid, SIGKILL);
+    ::kill(asked_.pid, SIGKILL);
   }
 
   void started() {
@@ -168,44 +207,51 @@ class PlanQuestion : public std::enable_shared_from_this<PlanQuestion> {
       }
       asked_ = std::move(*asked);
     }
+    EndsWithUs::is(asked_.pid);
+    if (!answered_) kill();  // too late
+    if (!waits_) loop_.watch(asked_.pidfd.get(), [self] { self->ended(); });
+    waits_ = true;
     if (answered_) {
-      loop_.watch(asked_.answer.get(), [self] { self->read(); });
-    } else {
-      kill();  // too late
-      await_end();
+      loop_.watch(asked_.answer.get(), [self] {
+        if (!self->read()) self->stop_reading();
+      });
+      reads_ = true;
     }
     loop_.unwatch(start_->fd());
     start_.reset();
   }
 
-  void read() {
+  // False: there is nothing more to read, for now or at all.
+  bool read() {
     std::array<char, 65536> bytes;
     text_.reserve(text_.size() + bytes.size());  // what was read is never lost for want of memory
     const ssize_t n = ::read(asked_.answer.get(), bytes.data(), bytes.size());
-    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
-    if (n > 0) {
-      text_.append(bytes.data(), static_cast<std::size_t>(n));
-      if (text_.size() <= kAnswerBytesMax) return;
-      return give_up({ErrorCode::kIncompatible,
-                      fmt::format("{} {} answers without an end, at least {} bytes: give a "
-                                  "worker of ringfeed's",
-                                  binary_, word_, text_.size())});
-    }
-    await_end();  // all that it had to say
+    if (n < 0) return errno == EINTR || (errno == EAGAIN && !ended_);
+    if (n == 0) return false;
+    text_.append(bytes.data(), static_cast<std::size_t>(n));
+    if (text_.size() <= kAnswerBytesMax) return true;
+    give_up({ErrorCode::kIncompatible,
+             fmt::format("{} {} answers without an end, at least {} bytes: give a worker of "
+                         "ringfeed's",
+                         binary_, word_, text_.size())});
+    return false;
   }
 
-  // Which may take its time too, also after it was killed.
-  void await_end() {
-    if (waits_) return;
+  void stop_reading() {
+    if (!std::exchange(reads_, false)) return;
     const auto self = shared_from_this();
-    loop_.watch(asked_.pidfd.get(), [self] { self->ended(); });
-    waits_ = true;
-    loop_.unwatch(asked_.answer.get());  // if it was watched
+    loop_.unwatch(asked_.answer.get());
   }
 
   void ended() {
     const auto self = shared_from_this();
+    ended_ = true;
+    while (answered_ && read()) {
+    }
+    stop_reading();
     loop_.unwatch(asked_.pidfd.get());
+    kill();  // what it has left: the number is its own until it is reaped
+    EndsWithUs::is(0);
     const Ending ending = reap(std::exchange(asked_.pidfd, shm::Fd()));
     if (answered_) answer(said(ending));
   }
@@ -228,10 +274,8 @@ class PlanQuestion : public std::enable_shared_from_this<PlanQuestion> {
 
   void give_up(Error why) {
     const auto self = shared_from_this();
-    if (asked_.pidfd) {
-      kill();
-      await_end();
-    }
+    kill();
+    stop_reading();
     answer(std::move(why));
   }
 
@@ -250,6 +294,8 @@ class PlanQuestion : public std::enable_shared_from_this<PlanQuestion> {
   Answered answered_;             // empty: called
   std::string text_;
   bool waits_ = false;  // for its end
+  bool reads_ = false;
+  bool ended_ = false;
   std::optional<EventLoop::TimerId> timer_;
 };
 
@@ -270,6 +316,24 @@ Result<Message> parsed(const std::string& binary, std::string_view word,
   return Error(ErrorCode::kNoMemory, "no memory");  // so short that it needs none
 }
 
+// Asks, and waits for the answer, with a word about it if that takes long.
+std::string await_answer(const std::string& binary, const std::string& word,
+                         const std::string& question, int timeout_ms) {
+  const int most_ms = timeout_ms < 0 ? kAnswerMsMax : timeout_ms;
+  const EndsWithUs guard;
+  EventLoop loop;
+  std::optional<Result<std::string>> answer;
+  std::make_shared<PlanQuestion>(loop, binary, word, question,
+                                 [&](const Result<std::string>& text) { answer.emplace(text); })
+      ->begin(most_ms);
+  loop.after(kSayAfterMs, [&] {
+    fmt::print(stderr, "{} {} has not answered for {} s; it is waited for, {} s at most\n", binary,
+               word, kSayAfterMs / 1000, most_ms / 1000);
+  });
+  while (!answer) loop.run_once(-1);
+  return std::move(*answer).value_or_throw();
+}
+
 }  // namespace
 
 void ask_plan(EventLoop& loop, const std::string& binary, const DataLoaderConfig& config,
@@ -282,22 +346,14 @@ void ask_plan(EventLoop& loop, const std::string& binary, const DataLoaderConfig
 }
 
 PipelinePlan ask_plan(const std::string& binary, const DataLoaderConfig& config, int timeout_ms) {
-  EventLoop loop;
-  std::optional<Result<PipelinePlan>> answer;
-  ask_plan(loop, binary, config, timeout_ms,
-           [&](const Result<PipelinePlan>& plan) { answer.emplace(plan); });
-  while (!answer) loop.run_once(-1);
-  return std::move(*answer).value_or_throw();
+  const std::string text =
+      await_answer(binary, "--plan", config.SerializePartialAsString(), timeout_ms);
+  return parsed<PipelinePlan>(binary, "--plan", text).value_or_throw();
 }
 
 KindList ask_kinds(const std::string& binary) {
-  EventLoop loop;
-  std::optional<Result<KindList>> answer;
-  std::make_shared<PlanQuestion>(loop, binary, "--kinds", "", [&](const Result<std::string>& text) {
-    answer.emplace(parsed<KindList>(binary, "--kinds", text));
-  })->begin(-1);
-  while (!answer) loop.run_once(-1);
-  return std::move(*answer).value_or_throw();
+  return parsed<KindList>(binary, "--kinds", await_answer(binary, "--kinds", "", -1))
+      .value_or_throw();
 }
 
 DataLooks ask_looks(const std::string& binary, const DataLoaderConfig& config, int timeout_ms) {
@@ -308,13 +364,7 @@ DataLooks ask_looks(const std::string& binary, const DataLoaderConfig& config, i
 
 std::string ask_text(const std::string& binary, const std::string& word,
                      const std::string& question, int timeout_ms) {
-  EventLoop loop;
-  std::optional<Result<std::string>> answer;
-  std::make_shared<PlanQuestion>(loop, binary, word, question,
-                                 [&](const Result<std::string>& text) { answer.emplace(text); })
-      ->begin(timeout_ms);
-  while (!answer) loop.run_once(-1);
-  return std::move(*answer).value_or_throw();
+  return await_answer(binary, word, question, timeout_ms);
 }
 
 }  // namespace ringfeed::process

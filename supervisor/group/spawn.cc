@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -43,7 +44,11 @@ Pipe make_pipe() {
   return {shm::Fd(ends[0]), shm::Fd(ends[1])};
 }
 
-void set_nonblocking(int fd) { ::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) | O_NONBLOCK); }
+// Whoever reads what blocks would wait for a process that has nothing to say, and for nothing else.
+void set_nonblocking(int fd) {
+  int on = 1;
+  if (::ioctl(fd, FIONBIO, &on) != 0) fail("the system provides no descriptor that does not block");
+}
 
 // What a child starts with, beyond its descriptors: no blocked signals, a process group of its own
 // unless it is to have the terminal; SIGPIPE and the warnings (signals.h) ignored, which it

@@ -103,6 +103,8 @@ void WarmParent::read_log() {
 void WarmParent::end(std::string_view why) {
   read_log();
   tail_.finish(hooks_.on_line);
+  // With what its code has started; what it has forked leads groups of its own.
+  ::kill(-process_.identity.pid, SIGKILL);
   ::syscall(SYS_pidfd_send_signal, process_.pidfd.get(), SIGKILL, nullptr, 0);
   const Ending ending = reap(process_.pidfd);
   loop_.unwatch(process_.pidfd.get());

@@ -13,6 +13,10 @@ bool Feed::on_wait(control::ConnectionId connection, const Request& request, Rep
       output->waits.come_back(*member, now_ms(), out);
     } else {
       output->waits.ask(*member, request.wait().waited_ms(), now_ms(), out);
+      for (const std::unique_ptr<GroupProcess>& worker : workers_) {
+        const std::string late = worker->late_start();
+        if (!late.empty()) out.add_awaited()->set_text(late);
+      }
     }
     return true;
   }

@@ -211,6 +211,10 @@ void Worker::take_lock() {
   lock.l_start = setup_.group_index() + 1;
   lock.l_len = 1;
   if (::fcntl(segments_.fd(segments_.of_kind(shm::SegmentKind::kLocks)), F_SETLK, &lock) != 0) {
+    if (errno != EAGAIN && errno != EACCES) {
+      throw Error(system_code(errno), fmt::format("stage group {}: its lanes cannot be locked: {}",
+                                                  setup_.group(), std::strerror(errno)));
+    }
     throw Error(ErrorCode::kBusy,
                 fmt::format("stage group {}: another live process runs its lanes", setup_.group()));
   }

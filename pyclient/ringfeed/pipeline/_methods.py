@@ -203,7 +203,8 @@ def feed(
 
     Args:
         name: Name of the feed, which trainers and the command line use to find it. 1 to 64
-            characters from A-Z a-z 0-9 _ . -; default: the name of the file without its extension.
+            characters from A-Z a-z 0-9 _ . -, none of the last two at the beginning; default: the
+            name of the file without its extension.
         *outputs: What trainers read: pipelines that end with batches, or output() of them.
         seed: Seed of all random numbers. The same seed, the same data and ORDERED dispatch give the
             same batches. Default: drawn when the feed starts, and shown by `ringfeed status`.
@@ -266,8 +267,8 @@ class FeedMethods:
 
         Args:
             name: Name of the feed, which trainers and the command line use to find it. 1 to 64
-                characters from A-Z a-z 0-9 _ . -; default: the name of the file without its
-                extension.
+                characters from A-Z a-z 0-9 _ . -, none of the last two at the beginning; default:
+                the name of the file without its extension.
             seed: Seed of all random numbers. The same seed, the same data and ORDERED dispatch give
                 the same batches. Default: drawn when the feed starts, and shown by `ringfeed
                 status`.

@@ -185,6 +185,7 @@ MESSAGES: dict[str, tuple[Field, ...]] = {
         Field("max_attempts", "uint32", least=1, most=255),
         Field("stall_ms", "uint64", least=0, most=86400000),
         Field("dead_letters", "text", use="path"),
+        Field("ready_ms", "uint64", least=0, most=86400000),
     ),
     "LogConfig": (
         Field("level", "enum", "LogConfig.Level"),

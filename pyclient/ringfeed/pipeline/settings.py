@@ -120,6 +120,10 @@ class Restart(Message):
         dead_letters: Directory for records that were set aside; each comes with a description.
             Created when needed. Default: $XDG_STATE_HOME/ringfeed/FEED/dead-letters, where
             $XDG_STATE_HOME is ~/.local/state if unset.
+        ready_ms: (0 to 86400000, default 300000) A process that is not ready this many milliseconds
+            after its start, because a module that it imports waits for a server, for example, is
+            killed and started again; the third in a row stops the feed with the reason. Default
+            300000; up to 86400000; 0: it is waited for without a limit.
     """
 
     __slots__ = ()
@@ -134,6 +138,7 @@ class Restart(Message):
         max_attempts: int | None = None,
         stall_ms: int | None = None,
         dead_letters: str | PathLike[str] | None = None,
+        ready_ms: int | None = None,
     ) -> None:
         self._take("RestartConfig", locals())
 

@@ -9,11 +9,14 @@ import faulthandler
 import os
 import signal
 import sys
+import threading
 import traceback
+from typing import NoReturn
 
 from .._core import standard
 from ..errors import RingfeedError
 from . import exits, module, objects, trial, warm
+from .awaited import leave
 from .batches import Batches
 from .calls import Calls
 from .output import LogStream
@@ -86,5 +89,17 @@ def main() -> int:
     return 2
 
 
+def _end(status: int) -> NoReturn:
+    """Ends the process, whatever a stage's code has left in it."""
+    if sys.argv[1:] in (["--plan"], ["--kinds"]):
+        leave(status)  # all is said
+    left = [one.name for one in threading.enumerate() if not one.daemon][1:]
+    if left:
+        names = ", ".join(left)
+        print(f"the process ends without threads that are no daemons: {names}", file=sys.stderr)
+        leave(status)
+    sys.exit(status)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    _end(main())

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from .. import stage as stages
+from .awaited import awaited
 
 PICKLE = "pickle:"
 
@@ -41,6 +42,7 @@ class OwnSpec(Spec):
     at_once: int  # samples that the object may get, at most
 
 
+@awaited
 def find(spec: Spec) -> Any:
     """The object that the stage names, not yet made."""
     for place in reversed(spec["python_path"]):
@@ -98,6 +100,7 @@ def options(spec: Spec) -> dict[str, Any]:
     return given
 
 
+@awaited
 def make(spec: Spec) -> Callable[..., Any]:
     """What is called for each sample: a class is made, options of a function are fixed."""
     found = find(spec)
@@ -160,6 +163,7 @@ def batch_parameters(spec: Spec, signature: inspect.Signature) -> list[str]:
     return named
 
 
+@awaited
 def make_source(spec: Spec) -> Any:
     """What is read: a class or function is called with the options, anything else is it."""
     found = find(spec)
@@ -186,6 +190,7 @@ def _call_of(found: Any, given: dict[str, Any]) -> inspect.Signature:
     return whole.replace(parameters=list(whole.parameters.values())[1:])
 
 
+@awaited
 def check(spec: Spec) -> str:
     """What is wrong with the stage's object, without making it; "": nothing."""
     try:

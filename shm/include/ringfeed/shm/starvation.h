@@ -1,7 +1,7 @@
 // Did the system refuse only because it has run out of something: descriptors, processes, threads,
-// kernel memory, buffers? Such a refusal says nothing about the thing that was asked for, and the
-// same call may succeed in a moment. Callers wait with backoff or refuse the request; they never
-// read it as "not there".
+// kernel memory, buffers, locks? Such a refusal says nothing about the thing that was asked for,
+// and the same call may succeed in a moment. Callers wait with backoff or refuse the request; they
+// never read it as "not there".
 #pragma once
 
 #include <cerrno>
@@ -12,7 +12,7 @@ namespace ringfeed {
 
 [[nodiscard]] inline bool is_starvation(int error) noexcept {
   return error == EMFILE || error == ENFILE || error == ENOMEM || error == ENOBUFS ||
-         error == EAGAIN || error == ETOOMANYREFS;
+         error == EAGAIN || error == ETOOMANYREFS || error == ENOLCK;
 }
 
 // The code for a call that failed with this errno: kNoMemory for starvation, else kIo.
