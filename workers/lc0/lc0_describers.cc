@@ -159,7 +159,7 @@ class Games {
     }
     // A damaged tar of games has some that look like it.
     const auto first = std::span(games).first(std::min(games.size(), kLookedAt));
-    if (options_.chunk.empty() && !options_.record && !index.members.empty() &&
+    if (options_.chunk.empty() && !options_.record &&
         std::ranges::none_of(first, [&](const formats::TarMember* member) {
           return looks_like_game(file, *member);
         })) {
