@@ -32,7 +32,7 @@ _ROWS = {
 }
 _OTHERS = ((".tar", "TAR"), (".tgz", "TAR"), (".npy", "NPY"))
 _HEAD_BYTES = 64 * 1024
-_FORMATS = ("JSONL", "TEXT", "TAR", "NPY", "NPZ", "PARQUET", "JSON", "ARROW", "CSV")
+_FORMATS = ("JSONL", "TEXT", "TAR", "NPY", "NPZ", "PARQUET", "JSON", "ARROW", "CSV", "WHOLE_FILE")
 _READ_BYTES = 1 << 20
 _HEADER_BYTES = 1 << 20  # as workers/io/npy_file.h has it
 
@@ -50,14 +50,16 @@ class Origin:
     """As the lineage says it: of lines, tars and ``.npy`` files the byte of the file as it is
     unpacked; of ``.npz`` files and tables the row, from 0."""
     unit: str
-    """What ``number`` counts: ``"line"``, from 1; ``"row"``, from 0; ``"sample"`` of a tar and
-    ``"element"`` of a document of JSON have none."""
+    """What ``number`` counts: ``"line"``, from 1; ``"row"``, from 0; ``"sample"`` of a tar,
+    ``"element"`` of a document of JSON and a whole ``"file"`` have none."""
     number: int | None
     """Which line or row; None: the file cannot be read now, or does not have the place any more."""
     member: str | None = None
     """Of a tar: the name of the first member of the sample; None as above."""
 
     def __str__(self) -> str:
+        if self.unit == "file":
+            return self.path
         if self.unit == "sample" and self.member is not None:
             return f"{self.path}, member {self.member}"
         if self.number is not None:
@@ -202,6 +204,8 @@ def _is_document(head: bytes) -> bool:
 def _origins(path: str, kind: str, places: list[int]) -> list[Origin]:
     if kind in _ROWS.values():
         return [Origin(path, place, "row", place) for place in places]
+    if kind == "WHOLE_FILE":
+        return [Origin(path, place, "file", None) for place in places]
     if kind == "JSON":
         return [Origin(path, place, "element", None) for place in places]
     look: dict[str, Callable[[str, list[int]], list[Origin]]] = {"TAR": _members, "NPY": _rows}

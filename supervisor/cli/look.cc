@@ -2,8 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <map>
-#include <set>
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -11,7 +10,6 @@
 #include "proto/plan.pb.h"
 #include "supervisor/config/fields.h"
 #include "supervisor/group/plan_question.h"
-#include "supervisor/group/spawn.h"
 
 namespace ringfeed::cli {
 namespace {
@@ -30,35 +28,24 @@ DataLooks look_at_data(const Prepared& prepared, config::Checked& checked) {
     checked.warnings.push_back({configuration.places().find(path),
                                 config::stage_label(message, path), std::move(text), path});
   };
-  // By the program that reads the data: "" is the worker itself.
-  std::map<std::string, std::set<int>> stages;
-  for (int i = 0; i < plan.stages_size(); ++i) {
-    if (!plan.stages(i).looks_at_data()) continue;
-    std::string program;
-    for (const NodePlan& node : plan.stages(i).nodes()) {
-      if (!node.program().empty()) program = node.program();
-    }
-    stages[program].insert(i);
-  }
+  const auto looks_at = [](const StagePlan& stage) { return stage.looks_at_data(); };
   DataLooks looks;
-  for (const auto& [program, its] : stages) {
-    DataLooks answer;
-    try {
-      const std::string& worker = prepared.worker_binary;
-      answer = process::ask_looks(program.empty() ? worker : process::program_for(worker, program),
-                                  message, kDataLookMs);
-    } catch (const Error& error) {
-      warn("", fmt::format("the data was not looked at: {}", error.message()));
-    }
-    for (const DataLookPlan& look : answer.looks()) {
-      const int number = static_cast<int>(look.stage());
-      if (!its.contains(number)) continue;
-      *looks.add_looks() = look;
-      const std::string path =
-          fmt::format("{}.{}", config::stage_path(number), plan.stages(number).kind());
-      for (const PlanProblem& found : look.warnings()) {
-        warn(found.field().empty() ? path : path + "." + found.field(), found.text());
-      }
+  if (std::ranges::none_of(plan.stages(), looks_at)) return looks;
+  DataLooks answer;
+  try {
+    answer = process::ask_looks(prepared.worker_binary, message, kDataLookMs);
+  } catch (const Error& error) {
+    warn("", fmt::format("the data was not looked at: {}", error.message()));
+  }
+  for (const DataLookPlan& look : answer.looks()) {
+    if (look.stage() >= static_cast<std::uint32_t>(plan.stages_size())) continue;
+    const int number = static_cast<int>(look.stage());
+    if (!plan.stages(number).looks_at_data()) continue;
+    *looks.add_looks() = look;
+    const std::string path =
+        fmt::format("{}.{}", config::stage_path(number), plan.stages(number).kind());
+    for (const PlanProblem& found : look.warnings()) {
+      warn(found.field().empty() ? path : path + "." + found.field(), found.text());
     }
   }
   config::sort_problems(checked.warnings);

@@ -41,7 +41,8 @@ Result<const ArrowReaders*> load() {
   std::string path;
   for (const std::string& directory : own_directories()) {
     // Installed, and in a build.
-    for (const std::string_view beside : {"../lib/ringfeed/", "../lib/", "ringfeed/", ""}) {
+    for (const std::string_view beside :
+         {"../lib/ringfeed/", "../lib/", "../ringfeed/", "ringfeed/", ""}) {
       std::string candidate = fmt::format("{}{}{}", directory, beside, kLibrary);
       if (path.empty() && ::access(candidate.c_str(), F_OK) == 0) path = std::move(candidate);
     }

@@ -233,6 +233,7 @@ bool can_be_divided(const SampleSourceConfig& config, std::string_view path, shm
   switch (format) {
     case SampleSourceConfig::TAR:
     case SampleSourceConfig::JSON:
+    case SampleSourceConfig::WHOLE_FILE:
       return false;
     case SampleSourceConfig::NPZ:
       // One lane checks it, and reads it then.
@@ -302,6 +303,7 @@ Result<std::unique_ptr<SampleFile>> open_sample_file(const SampleSourceConfig& c
   if (lines) return open_lines(config, format == SampleSourceConfig::JSONL, std::move(part));
   if (format == SampleSourceConfig::JSON) return open_document(config, std::move(part));
   if (format == SampleSourceConfig::TAR) return open_tar(config, std::move(part));
+  if (format == SampleSourceConfig::WHOLE_FILE) return open_whole_file(config, std::move(part));
   if (format == SampleSourceConfig::CSV) return open_table_samples(config, format, std::move(part));
   if (part.packing != formats::Packing::kPlain) {
     return Error{ErrorCode::kDamaged,
@@ -320,7 +322,7 @@ Result<std::unique_ptr<SampleFile>> open_sample_file(const SampleSourceConfig& c
 
 Result<std::unique_ptr<FileCheck>> open_check(const SampleSourceConfig& config, Format format,
                                               formats::Packing packing, shm::Fd fd) {
-  if (packing != formats::Packing::kPlain) {
+  if (packing != formats::Packing::kPlain && format != SampleSourceConfig::WHOLE_FILE) {
     return std::unique_ptr<FileCheck>(
         std::make_unique<PackedCheck>(config, packing, std::move(fd)));
   }

@@ -138,6 +138,7 @@ struct SamplePart {
   std::uint64_t end = 0;    // and before this
   std::uint64_t file_bytes = 0;
   std::uint64_t cursor = 0;
+  std::string path = {};
   // Where the configuration names no fields: as what those of a tar are wanted.
   std::vector<WantedField> numbers = {};
 };
@@ -161,6 +162,8 @@ struct SamplePart {
                                                      SamplePart part);
 [[nodiscard]] std::unique_ptr<SampleFile> open_document(const SampleSourceConfig& config,
                                                         SamplePart part);
+[[nodiscard]] std::unique_ptr<SampleFile> open_whole_file(const SampleSourceConfig& config,
+                                                          SamplePart part);
 [[nodiscard]] Result<std::unique_ptr<SampleFile>> open_tar(const SampleSourceConfig& config,
                                                            SamplePart part);
 [[nodiscard]] Result<std::unique_ptr<SampleFile>> open_npy(const SampleSourceConfig& config,

@@ -63,6 +63,7 @@ Result<WholeFile> open_whole(const SampleSourceConfig& config, const std::string
                   .end = formats::ByteStream::kToEnd,
                   .file_bytes = file.bytes,
                   .cursor = 0,
+                  .path = path,
                   .numbers = std::move(numbers)};
   if (Status named = packed_as_named(path, file.format, part); !named) return named.error();
   Result<std::unique_ptr<SampleFile>> samples =

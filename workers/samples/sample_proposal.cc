@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cstring>
 #include <map>
@@ -27,6 +28,9 @@ constexpr std::uint64_t kBatchRows = 32;
 constexpr std::size_t kTextsMax = 8;
 constexpr std::size_t kArraysMax = 64;
 constexpr std::uint64_t kBytesMaxLeast = 1 << 20;  // what a batch has room for if nothing is said
+
+constexpr std::array<std::string_view, 8> kPictures = {".jpg", ".jpeg", ".png", ".webp",
+                                                       ".gif", ".bmp",  ".tif", ".tiff"};
 
 constexpr char kStages[] = R"(
 stages {{
@@ -131,9 +135,8 @@ void see_items(SampleFile& file, Seen& seen) {
   }
 }
 
-Seen look_into(const std::vector<std::string>& files) {
+Seen look_into(const SampleSourceConfig& config, const std::vector<std::string>& files) {
   Seen seen;
-  SampleSourceConfig config;
   const std::size_t tried = std::min(files.size(), kFilesTried);
   for (std::size_t i = 0; i < tried; ++i) {
     const std::string& path = files[i * (files.size() - 1) / std::max<std::size_t>(tried - 1, 1)];
@@ -147,6 +150,14 @@ Seen look_into(const std::vector<std::string>& files) {
   return seen;
 }
 
+bool is_picture(std::string_view path) {
+  std::string ending(path.substr(std::min(path.rfind('.'), path.size())));
+  std::ranges::transform(ending, ending.begin(), [](char letter) {
+    return letter >= 'A' && letter <= 'Z' ? static_cast<char>(letter - 'A' + 'a') : letter;
+  });
+  return std::ranges::find(kPictures, ending) != kPictures.end();
+}
+
 // "**/*.jsonl.gz" for each ending that there is.
 std::set<std::string> patterns_of(const std::vector<std::string>& files, Format format) {
   std::set<std::string> patterns;
@@ -155,7 +166,9 @@ std::set<std::string> patterns_of(const std::vector<std::string>& files, Format 
     // As much of the name as tells what it is.
     for (std::size_t at = file.rfind('.'); at != std::string::npos && at > slash;
          at = file.rfind('.', at - 1)) {
-      if (format_named(file.substr(at)) != format) continue;
+      if (format != SampleSourceConfig::WHOLE_FILE && format_named(file.substr(at)) != format) {
+        continue;
+      }
       patterns.insert("**/*" + file.substr(at));
       break;
     }
@@ -193,7 +206,7 @@ std::string shapes_of(const SeenField& field) {
 
 std::string text_of(const DirectoryLook& look, const std::set<std::string>& patterns,
                     const std::string& found, const std::string& feed, const std::string& file,
-                    const Seen& seen) {
+                    const Seen& seen, bool whole_files) {
   std::string source;
   std::string batch;
   std::string left_out;
@@ -219,6 +232,13 @@ std::string text_of(const DirectoryLook& look, const std::set<std::string>& patt
     batch +=
         fmt::format("    fields {{ name: {}{}{}{} }}\n", literal, said, shapes_of(field), most);
   }
+  if (whole_files) {
+    source =
+        "    # `data` has a file as it is: decode it in a stage of the kind python, or in the "
+        "trainer.\n"
+        "    format: WHOLE_FILE\n" +
+        source;
+  }
   std::string files;
   for (const std::string& pattern : patterns) {
     files += fmt::format("    pattern: {}\n", text_literal(pattern));
@@ -237,10 +257,12 @@ std::string text_of(const DirectoryLook& look, const std::set<std::string>& patt
 }  // namespace
 
 std::optional<Proposal> propose_samples(const DirectoryLook& look, const ProposalWish& wish) {
-  const SampleSourceConfig config;
+  SampleSourceConfig config;
   std::map<Format, std::vector<std::string>> by_format;
   for (const std::string& file : look.files) {
-    const std::optional<Format> format = format_named(file);
+    const std::optional<Format> format =
+        is_picture(file) ? SampleSourceConfig::WHOLE_FILE : format_named(file);
+    config.set_format(format.value_or(SampleSourceConfig::BY_NAME));
     if (format && why_passed_over(config, file).empty()) by_format[*format].push_back(file);
   }
   if (by_format.empty()) return std::nullopt;
@@ -262,7 +284,9 @@ std::optional<Proposal> propose_samples(const DirectoryLook& look, const Proposa
     proposal.problem = readers.error().message();
     return proposal;
   }
-  Seen seen = look_into(files);
+  const bool whole_files = most->first == SampleSourceConfig::WHOLE_FILE;
+  config.set_format(whole_files ? SampleSourceConfig::WHOLE_FILE : SampleSourceConfig::BY_NAME);
+  Seen seen = look_into(config, files);
   leave_out_the_last(seen);
   std::vector<std::string> fields;
   for (const std::string& name : seen.order) {
@@ -281,7 +305,7 @@ std::optional<Proposal> propose_samples(const DirectoryLook& look, const Proposa
       fmt::format("{} of samples with {}", counted(files.size(), "file"), fmt::join(fields, ", "));
   if (!look.whole) proposal.found = "at least " + proposal.found;
   const std::string file = wish.file.empty() ? proposal.feed + ".textproto" : wish.file;
-  proposal.text = text_of(look, patterns, proposal.found, proposal.feed, file, seen);
+  proposal.text = text_of(look, patterns, proposal.found, proposal.feed, file, seen, whole_files);
   return proposal;
 }
 

@@ -220,7 +220,8 @@ StepStatus SampleReader::open(Step& step, std::uint64_t cursor) noexcept {
                   .begin = part_.begin,
                   .end = part_.end,
                   .file_bytes = part_.file_bytes,
-                  .cursor = cursor};
+                  .cursor = cursor,
+                  .path = path_};
   if (config_.fields_size() == 0) part.numbers = wanted_numbers(context_.links.output("output"));
   if (Status named = packed_as_named(path_, format, part); !named) {
     return refuse(reason_of(named.error()), named.error().message());

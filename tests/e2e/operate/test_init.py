@@ -379,11 +379,20 @@ def arrow_streams(directory: Path) -> int:
     return 30
 
 
+def pictures(directory: Path) -> int:
+    for folder in ("cat", "dog"):
+        (directory / folder).mkdir()
+        for number in range(20):
+            (directory / folder / f"{number}.JPG").write_bytes(b"\xff\xd8" + bytes(number))
+    (directory / "labels.csv").write_text("name,label\n0.JPG,1\n")
+    return 40
+
+
 @pytest.mark.parametrize(
     "make",
     [
         *(jsonl, web_dataset, zips_of_arrays, texts, comma_separated, tables, arrow_streams),
-        *(many_columns, wide_rows),
+        *(many_columns, wide_rows, pictures),
     ],
 )
 def test_data_of_ones_own_becomes_a_feed_that_runs(
@@ -402,8 +411,15 @@ def test_data_of_ones_own_becomes_a_feed_that_runs(
         assert 'left out: "t8": a batch has at most 8 fields of text' in text
         assert 'left out: "x48": a batch has at most 64 arrays' in text
     (here / "once.textproto").write_text("epochs: 1\n" + text)
+    folders: list[str] = []
     with rp.load(here / "once.textproto").start(wait_s=60) as loader:
-        assert sum(batch.rows for batch in loader) == rows
+        got = 0
+        for batch in loader:
+            got += batch.rows
+            if make is pictures:
+                folders += batch.strings("folder")
+    assert got == rows
+    assert make is not pictures or sorted(folders) == 20 * ["cat"] + 20 * ["dog"]
 
 
 def test_token_files_that_lack_something(fairseq: Path, here: Path, tmp_path: Path) -> None:

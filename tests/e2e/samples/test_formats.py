@@ -399,6 +399,38 @@ def test_lineage_names_the_file_and_the_place(make: MakeFormats, tmp_path: Path)
         assert str(origin) == f"{data}/{want}"
 
 
+def test_a_whole_file_is_a_sample(make: MakeFormats, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    (data / "cat").mkdir(parents=True)
+    whole = {
+        "cat/b.jpg": b"\xff\xd8\x00",
+        "cat/c.json.gz": gzip.compress(b"{}"),
+        "d": b"",
+        "e.bin": bytes(range(256)) * 999,
+    }
+    for name, content in whole.items():
+        (data / name).write_bytes(content)
+    names = list(whole)
+    batch = """fields { name: "data" dtype: "bytes" } fields { name: "path" dtype: "text" }
+               fields { name: "folder" dtype: "text" }"""
+    run = make(data, source="format: WHOLE_FILE", batch=batch, readers=2)
+    got = columns_of(run)
+    assert got["data"] == list(whole.values())
+    assert got["path"] == [f"{data}/{name}".encode() for name in names]
+    assert got["folder"] == [b"cat", b"cat", b"data", b"data"]
+    lineage = np.array(got["lineage"], np.uint64)
+    assert [str(one) for one in ringfeed.lineage(lineage, data, format="WHOLE_FILE")] == [
+        f"{data}/{name}" for name in names
+    ]
+    # Checksums of what is packed are nobody's business here; a field that no file has is one.
+    fields = """format: WHOLE_FILE verify: BEFORE fields { name: "data" as: "x" }
+                fields { name: "label" dtype: "int64" default: "7" }"""
+    (data / "cat" / "c.json.gz").write_bytes(whole["cat/c.json.gz"][:-1])
+    batch = 'fields { name: "x" dtype: "bytes" } fields { name: "label" dtype: "int64" }'
+    got = columns_of(make(data, source=fields, batch=batch))
+    assert got["x"][1] == whole["cat/c.json.gz"][:-1] and got["label"] == [7, 7, 7, 7]
+
+
 def test_text_that_is_no_utf_8_costs_its_row_alone(make: MakeFormats, tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()
