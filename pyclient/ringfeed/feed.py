@@ -52,7 +52,7 @@ _SKIPPED = "skipped_"
 _NO_LOSSES = ("skipped_files", "skipped_extension")
 _LOSSES = (
     *("chunks_damaged", "directions_missing", "frames_skipped", "plans_damaged"),
-    *("row_groups_damaged", "rows_damaged", "rows_too_large", "sequences_skipped", "tar_problems"),
+    *("rows_damaged", "rows_too_large", "sequences_skipped", "tar_problems"),
 )
 
 

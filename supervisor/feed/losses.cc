@@ -20,10 +20,9 @@ constexpr std::string_view kSkipped = "skipped_";
 // Sums of others, and files that were not meant to be read.
 constexpr std::array<std::string_view, 2> kNoLosses = {"skipped_files", "skipped_extension"};
 // Losses by another name.
-constexpr std::array<std::string_view, 9> kLosses = {
-    "chunks_damaged", "directions_missing", "frames_skipped",
-    "plans_damaged",  "row_groups_damaged", "rows_damaged",
-    "rows_too_large", "sequences_skipped",  "tar_problems"};
+constexpr std::array<std::string_view, 8> kLosses = {
+    "chunks_damaged", "directions_missing", "frames_skipped",    "plans_damaged",
+    "rows_damaged",   "rows_too_large",     "sequences_skipped", "tar_problems"};
 constexpr std::string_view kOther = "skipped_other_exceptions";
 constexpr std::size_t kTracebackBytes = 4096;
 constexpr std::size_t kFirstBytes = 500;

@@ -55,13 +55,15 @@ class SkipReason {
         warn_(context.warn),
         counter_(context.counter(reason)) {}
 
-  // Counts with the step; says so with the place and the text now and then.
-  void skip(Step& step, std::string_view place, std::uint64_t offset,
-            std::string_view text) noexcept {
-    step.count(counter_);
+  // Counts with the step; says so with the place and the text now and then. `lost`: what this one
+  // occasion costs.
+  void skip(Step& step, std::string_view place, std::uint64_t offset, std::string_view text,
+            std::uint64_t lost = 1) noexcept {
+    step.count(counter_, lost);
+    more_ += lost - 1;
     if (!occasions_.speak()) return;
     warn_(fmt::format("skipped stage={} reason={} count={} path={} offset={}: {}", stage_, reason_,
-                      occasions_.count(), place, offset, text));
+                      occasions_.count() + more_, place, offset, text));
   }
   // The same of a sentence, by its number in the file.
   void skip_sentence(Step& step, std::string_view path, std::uint64_t sentence,
@@ -86,6 +88,7 @@ class SkipReason {
   std::function<void(std::string_view)> warn_;
   Counter counter_;
   Occasions occasions_;
+  std::uint64_t more_ = 0;  // that the occasions cost, beside one each
 };
 
 }  // namespace ringfeed

@@ -103,6 +103,7 @@ ParquetSource::ParquetSource(const StageContext& context)
       files_found_(context.counter("files_found")),
       files_read_(context.counter("files_read")),
       row_groups_(context.counter("row_groups")),
+      row_groups_damaged_(context.counter("row_groups_damaged")),
       rows_(context.counter("rows")),
       epochs_(context.counter("epochs")),
       vanished_(context, "skipped_vanished"),
@@ -110,7 +111,7 @@ ParquetSource::ParquetSource(const StageContext& context)
       changed_(context, "skipped_changed"),
       missing_column_(context, "skipped_missing_column"),
       wrong_type_(context, "skipped_wrong_type"),
-      row_group_damaged_(context, "row_groups_damaged"),
+      rows_damaged_(context, "rows_damaged"),
       row_too_large_(context, "rows_too_large") {
   if (exact_) requests_ = context.input("requests");
   log_.read(context, [this](const Logged& logged, std::string path) {
@@ -359,9 +360,9 @@ void ParquetSource::leave_file(Step& step) noexcept {
 }
 
 StepStatus ParquetSource::fail(Step& step, const Task& task, bool gap, SkipReason& reason,
-                               std::string_view text, bool& over) noexcept {
+                               std::string_view text, bool& over, std::uint64_t lost) noexcept {
   if (!put_mark(step, task, gap ? kRowsGapRecord : kFileFailedRecord)) return StepStatus::kNoRoom;
-  reason.skip(step, files_[task.file], file_ != nullptr && sought_ ? row_of_file() : 0, text);
+  reason.skip(step, files_[task.file], file_ != nullptr && sought_ ? row_of_file() : 0, text, lost);
   if (gap) {
     // A step of its own for the other record: the queue may have room for one only.
     step.store(state_.begun, kGivenUp);
@@ -449,9 +450,18 @@ StepStatus ParquetSource::damaged(Step& step, const Task& task, const std::strin
   const std::uint64_t rows = file_->row_groups()[row_group_];
   const std::string what =
       fmt::format("row group {}, row {} of {}: {}", row_group_, row_, rows, text);
-  if (exact_) return fail(step, task, false, row_group_damaged_, what, over);
+  std::uint64_t lost = rows - row_;
+  if (exact_) {
+    for (std::size_t i = row_group_ + 1; i < file_->row_groups().size(); ++i) {
+      lost += file_->row_groups()[i];
+    }
+    const StepStatus status = fail(step, task, false, rows_damaged_, what, over, lost);
+    if (status == StepStatus::kDone) step.count(row_groups_damaged_);
+    return status;
+  }
   if (!put_mark(step, task, kRowsGapRecord)) return StepStatus::kNoRoom;
-  row_group_damaged_.skip(step, files_[task.file], row_of_file(), what);
+  step.count(row_groups_damaged_);
+  rows_damaged_.skip(step, files_[task.file], row_of_file(), what, lost);
   step.store(state_.row_group, row_group_ + 1);
   step.store(state_.row, 0);
   return StepStatus::kDone;
@@ -606,6 +616,7 @@ StageType parquet_source_type() {
       {"skipped_missing_column", "Files without a column that is needed."},
       {"skipped_wrong_type", "Files with a column of a type that cannot be used."},
       {"row_groups_damaged", "Row groups that could not be read to the end."},
+      {"rows_damaged", "Rows that were left out with them."},
       {"rows_too_large", "Rows that do not fit a record of the output."},
   };
   type.more_ports = [](const StageView& stage, std::vector<PortSpec>& inputs,

@@ -119,7 +119,7 @@ class ParquetSource final : public Stage {
   [[nodiscard]] bool put_mark(Step& step, const Task& task, std::uint64_t user) noexcept;
   // The file is given up: `gap`: after some of it may have been output.
   StepStatus fail(Step& step, const Task& task, bool gap, SkipReason& reason, std::string_view text,
-                  bool& over) noexcept;
+                  bool& over, std::uint64_t lost = 1) noexcept;
   void leave_file(Step& step) noexcept;
   [[nodiscard]] std::uint64_t row_of_file() const noexcept;
   [[nodiscard]] std::string unfit() const;  // what is wrong with the columns of file_, for people
@@ -137,6 +137,7 @@ class ParquetSource final : public Stage {
   Counter files_found_;
   Counter files_read_;
   Counter row_groups_;
+  Counter row_groups_damaged_;
   Counter rows_;
   Counter epochs_;
   SkipReason vanished_;
@@ -144,7 +145,7 @@ class ParquetSource final : public Stage {
   SkipReason changed_;
   SkipReason missing_column_;
   SkipReason wrong_type_;
-  SkipReason row_group_damaged_;
+  SkipReason rows_damaged_;
   SkipReason row_too_large_;
   Occasions absent_;
   Occasions unlisted_;

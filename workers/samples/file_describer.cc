@@ -173,8 +173,8 @@ class Look {
     }
     if (item.fault == SampleFault::kNone && item.nothing) return;
     if (const std::string why = why_left_out(item, ~std::uint64_t{0}); !why.empty()) {
-      ++lost_;
-      left_out_.add("", item.fault, why, place_);
+      lost_ += item.lost;
+      left_out_.add("", item.fault, why, place_, item.lost);
       return;
     }
     const std::span<const SampleField> all = fields.of(item);

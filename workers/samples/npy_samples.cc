@@ -25,7 +25,7 @@ constexpr std::uint64_t kColumnsBlockBytes = std::uint64_t{64} << 20;
 class NpySamples final : public SampleFile {
  public:
   NpySamples(shm::Fd fd, RowFields fields, ArrayRows array, std::uint64_t data_at,
-             std::uint64_t next, std::uint64_t end, std::uint64_t first, std::string lacks,
+             std::uint64_t next, std::uint64_t end, std::uint64_t first, std::uint64_t lacking,
              std::uint64_t trailing_bytes)
       : fd_(std::move(fd)),
         row_fields_(std::move(fields)),
@@ -35,13 +35,17 @@ class NpySamples final : public SampleFile {
         next_(next),
         end_(end),
         first_(first),
-        lacks_(std::move(lacks)),
+        lacking_(lacking),
         trailing_bytes_(trailing_bytes) {}
 
   std::uint64_t trailing_bytes() const override { return trailing_bytes_; }
 
   Result<bool> next(Item& item) override {
-    if (next_ == end_ && !lacks_.empty()) return Error{ErrorCode::kDamaged, lacks_};
+    if (next_ == end_ && lacking_ != 0) {
+      return Error{ErrorCode::kDamaged,
+                   fmt::format("it has {} of {} rows: it was cut short or is still being written",
+                               array_.rows - lacking_, array_.rows)};
+    }
     if (next_ == end_) return false;
     if (next_ >= block_end_) {
       if (Status read = read_block(); !read) return read.error();
@@ -59,6 +63,7 @@ class NpySamples final : public SampleFile {
     item.fields = fields_;
     return true;
   }
+  std::uint64_t lost() const override { return end_ - next_ + lacking_; }
 
  private:
   [[nodiscard]] Status read_block() {
@@ -111,7 +116,7 @@ class NpySamples final : public SampleFile {
   std::uint64_t next_;  // rows of the array
   std::uint64_t end_;
   std::uint64_t first_;              // of the part
-  std::string lacks_;                // behind the last row: what the file does not have
+  std::uint64_t lacking_;            // rows behind the last one that the file does not have
   std::uint64_t trailing_bytes_;     // there, of the file
   std::vector<SampleField> fields_;  // of the row at hand
   std::vector<std::byte> piece_;
@@ -147,17 +152,13 @@ Result<std::unique_ptr<SampleFile>> open_npy(const SampleSourceConfig& config, S
   const std::uint64_t whole = row_bytes == 0 ? rows : (there - std::min(there, before)) / step;
   const std::uint64_t first = rows_before(part.begin);
   const std::uint64_t end = std::max(first, std::min(rows_before(part.end), whole));
-  std::string lacks;
-  if (whole < rows && part.end >= bytes) {
-    lacks = fmt::format("it has {} of {} rows: it was cut short or is still being written", whole,
-                        rows);
-  }
+  const std::uint64_t lacking = part.end >= bytes ? rows - std::min(rows, whole) : 0;
   // Another array, if somebody has saved two to one file. NumPy does not read it either.
   const bool is_last = part.end >= part.file_bytes;
   const std::uint64_t trailing = is_last && whole >= rows ? there - rows * row_bytes : 0;
   return std::unique_ptr<SampleFile>(std::make_unique<NpySamples>(
       std::move(part.fd), std::move(*fields), *array, head->data_at,
-      std::min(first + part.cursor, end), end, first, std::move(lacks), trailing));
+      std::min(first + part.cursor, end), end, first, lacking, trailing));
 }
 
 }  // namespace ringfeed

@@ -256,6 +256,7 @@ class NpzSamples final : public SampleFile {
   }
   std::uint64_t elsewhere() const override { return next_ == end_ ? first_ : 0; }
   std::uint64_t trailing_bytes() const override { return trailing_bytes_; }
+  std::uint64_t lost() const override { return std::max<std::uint64_t>(end_ - next_, 1); }
 
  private:
   [[nodiscard]] bool is_last() const { return end_ == arrays_.front().rows.rows; }

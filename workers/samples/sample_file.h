@@ -69,6 +69,7 @@ class SampleFile {
     std::uint64_t bytes;   // that it took in the file
     SampleFault fault = SampleFault::kNone;
     std::string text = {};                     // what is wrong, for the log
+    std::uint64_t lost = 1;                    // samples that the fault costs
     std::span<const SampleField> fields = {};  // until the next call
     bool nothing = false;                      // an empty line: neither a sample nor a fault
     std::uint64_t end = 0;    // of the bytes that it was read from; 0: place + bytes
@@ -86,6 +87,8 @@ class SampleFile {
   // Sets the item to the next one; false: the end of the part, and nothing is set. kIo, kDamaged:
   // nothing more can be read.
   [[nodiscard]] virtual Result<bool> next(Item& item) = 0;
+  // After an error of next(): the samples that it costs, where the file says how many there are.
+  [[nodiscard]] virtual std::uint64_t lost() const { return 1; }
 
   // Items that end before this place are right, as far as the checks of the format can tell: those
   // have been made. It grows. What it lies behind is never given before it is known.

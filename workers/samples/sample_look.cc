@@ -98,7 +98,7 @@ std::string why_left_out(const SampleFile::Item& item, std::uint64_t record_byte
 }
 
 void LeftOut::add(std::string_view file, SampleFault fault, std::string_view text,
-                  std::string_view place) {
+                  std::string_view place, std::uint64_t samples) {
   std::string kind = without_names(text);
   const auto found = known_.find({fault, kind});
   std::size_t at = reasons_.size();
@@ -118,11 +118,11 @@ void LeftOut::add(std::string_view file, SampleFault fault, std::string_view tex
     }
   }
   Reason& reason = reasons_[at];
-  ++reason.count;
+  reason.count += samples;
   if (reason.files.empty() || reason.files.back().name != file) {
     reason.files.push_back({std::string(file)});
   }
-  ++reason.files.back().count;
+  reason.files.back().count += samples;
 }
 
 }  // namespace ringfeed

@@ -61,7 +61,8 @@ class LeftOut {
 
   // Texts that differ in numbers and in names of samples alone are one reason; so are those of one
   // fault, once it has several.
-  void add(std::string_view file, SampleFault fault, std::string_view text, std::string_view place);
+  void add(std::string_view file, SampleFault fault, std::string_view text, std::string_view place,
+           std::uint64_t samples = 1);
   [[nodiscard]] const std::vector<Reason>& reasons() const noexcept { return reasons_; }
 
  private:

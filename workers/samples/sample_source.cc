@@ -258,7 +258,7 @@ StepStatus SampleReader::open(Step& step, std::uint64_t cursor) noexcept {
 
 StepStatus SampleReader::put_item(Step& step, const SampleFile::Item& item) noexcept {
   const auto skip = [&](SkipReason& reason, std::string_view text) {
-    reason.skip(step, path_, item.place, text);
+    reason.skip(step, path_, item.place, text, item.lost);
     return StepStatus::kDone;
   };
   switch (item.fault) {
@@ -343,7 +343,8 @@ StepStatus SampleReader::step(Step& step) noexcept {
     if (!has_item_) {
       const Result<bool> next = file_->next(item_);
       if (!next) {
-        reason_of(next.error()).skip(step, path_, place_, next.error().message());
+        reason_of(next.error())
+            .skip(step, path_, place_, next.error().message(), file_->lost());
         count();
         count_doubts(step, file_->elsewhere());
       } else if (!*next) {
@@ -489,7 +490,8 @@ StageType sample_source_type() {
       {"samples_in_doubt",
        "Samples that had gone out of packed files before their checksums failed, or what follows "
        "could not be read."},
-      {"skipped_damaged", "Files that could not be read to their end, and damaged samples."},
+      {"skipped_damaged", "Files that could not be read to their end, or the samples that they would have had where "
+       "they say how many, and damaged samples."},
       {"skipped_unsupported", "Files that are well-formed, but of a kind that is not read."},
       {"skipped_trailing",
        "Files with bytes behind their last member, array or stream, or tars with bytes behind "

@@ -203,11 +203,11 @@ class SourceLook {
       return;
     }
     if (item.fault == SampleFault::kNone && item.nothing) return;
-    ++read.samples;
-    ++look_.samples;
+    read.samples += item.lost;
+    look_.samples += item.lost;
     if (const std::string why = why_left_out(item, record_bytes_max_); !why.empty()) {
-      ++look_.samples_left_out;
-      left_out_.add(name, item.fault, why, place);
+      look_.samples_left_out += item.lost;
+      left_out_.add(name, item.fault, why, place, item.lost);
       return;
     }
     const std::span<const SampleField> fields = fields_.of(item);

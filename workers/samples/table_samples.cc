@@ -233,6 +233,16 @@ class TableSamples final : public SampleFile {
     return table_->in_doubt() ? 0 : ~std::uint64_t{0};
   }
   [[nodiscard]] std::uint64_t trailing_bytes() const override { return table_->trailing_bytes(); }
+  [[nodiscard]] std::uint64_t lost() const override {
+    std::uint64_t rows = 0;
+    for (std::size_t i = at_; i < groups_.size(); ++i) {
+      const RowGroup& group = table_->row_groups()[groups_[i]];
+      if (group.rows == formats::kRowsUnknown) return 1;
+      const std::uint64_t end = group.first_row + group.rows;
+      rows += end - std::min(end, std::max(row_, group.first_row));
+    }
+    return std::max<std::uint64_t>(rows, 1);
+  }
 
  private:
   void close() {
@@ -279,7 +289,8 @@ class TableSamples final : public SampleFile {
               .bytes = 0,
               .fault = SampleFault::kDamaged,
               .text = fmt::format("row group {} from row {} on: {}", groups_[at_], row_,
-                                  error.message())};
+                                  error.message()),
+              .lost = end - row_};
     row_ = end;
     close();
     return item;

@@ -413,7 +413,9 @@ class PipelineMethods(FeedMethods):
                 savez() and savez_compressed() write them; PARQUET: A table; JSON: One document of
                 JSON: an array, each element of which is a sample, or one object; ARROW: A table of
                 Apache Arrow (IPC): a file, which Feather of version 2 is as well, or a stream; CSV:
-                A table as text, a row a line.
+                A table as text, a row a line; WHOLE_FILE: Pictures, sounds and the like: a file is
+                a sample, packed or not. Its fields are `data`, bytes; `path`, text; and `folder`,
+                text, the name of the directory that it lies in.
             fields: The fields to take, in this order; default: all, in the order of each object. A
                 line, or a row, that lacks one of them is skipped, unless the field says otherwise.
             shuffle_files: (default False) Puts the files in another order in every epoch.
@@ -1923,6 +1925,146 @@ class PipelineMethods(FeedMethods):
             name: Name of the stage; default: a sensible one.
         """
         return _call.stage("csv", "sample_source", locals(), suggested="samples", format="CSV")
+
+    @_call.checked
+    def whole_file(
+        self,
+        *,
+        fields: settings.SampleFields | None = None,
+        shuffle_files: bool | None = None,
+        block_bytes: int | str | None = None,
+        line_bytes_max: int | None = None,
+        strict: bool | None = None,
+        verify: settings.SampleSourceVerify | None = None,
+        window_bytes_max: int | None = None,
+        group: settings.SampleSourceGroup | None = None,
+        group_window: int | None = None,
+        csv_delimiter: str | None = None,
+        csv_names: bool | None = None,
+        threads: int | None = None,
+        queue_capacity: int | None = None,
+        queue_bytes: int | str | None = None,
+        overflow_behavior: settings.OverflowBehavior | None = None,
+        skip_limit: settings.SkipLimit | Mapping[str, object] | None = None,
+        name: str | None = None,
+    ) -> Pipeline:
+        """Reads files into samples: lines of JSON (JSONL) or of text, tars of samples as
+        WebDataset has them, both packed with gzip, Zstandard, bzip2 or xz or not; NumPy's arrays;
+        tables of Parquet.
+
+        A stage `sample_source` with `format: WHOLE_FILE`.
+
+        - input: paths of files. By `format` BY_NAME those are read whose ending is known; others,
+          such as a README or sums beside the data, are counted in `files_passed_over` and named in
+          the log. So are backups and unfinished downloads (`x~`, `#x#`, `.bak`, `.orig`, `.swp`,
+          `.tmp`, `.part`, `.partial`, `.crdownload`), whatever `format` says; and, again in every
+          epoch, a `.json` that is one object, such as dataset_infos.json, where there are no more
+          of them than of data other than text.
+        - tars: members that follow each other and have the same name up to its first dot are one
+          sample. The rest of the name, in small letters, is the name of the field, which is bytes;
+          with `dtype: "text"` text, with a numeric one (here, or in the batcher) the number that is
+          written there. The field `__key__` is the name up to the dot. Sparse members come with
+          their holes. What is of no sample (a name without a dot, a link, a device) is counted,
+          `skipped_members`; directories are not. Tars that are joined (`cat a.tar b.tar`) are read
+          one after the other. A damaged member costs its sample, which is counted once; if the
+          damage does not say whose it was, the samples before and behind it go too, but for those
+          that have all `fields`.
+        - packing: told by the first bytes, not by the name. Members of a packed file follow each
+          other, with zeros between them or not. Every checksum is compared; samples that had gone
+          out by then are counted, `samples_in_doubt`, or none goes out with `verify: BEFORE`.
+        - arrays: a row of the first axis is a sample, in the field `data`, or as the first of
+          `fields` says. Strings are text, byte strings bytes, dates and times whole numbers in
+          their unit; of records each member is a field, `outer.inner` in a record of a record, and
+          `fields` chooses them. Pickled objects are refused.
+        - zips of arrays (`.npz`): row i of all arrays together is a sample, each in the field of
+          its name. All have the same length; `fields` chooses those that do. Members that are no
+          `.npy` are passed over. Stored and deflated members are read, of any size.
+        - tables: a row is a sample, a column a field of its type: a number, text or bytes. A list
+          of numbers, or of such lists of one length, becomes an array; a member of a struct the
+          field `struct.member`; a date or time a whole number in its unit; a decimal, and any other
+          list or map, text, with JSON in it. A null is a field that is missing.
+        - types: of JSON a string becomes text; a number int64, or float64; a boolean bool; an array
+          of numbers, or of such arrays of one shape, an array; anything else text, with the JSON in
+          it. A null is a field that is missing. NaN and infinities are numbers, as Python's `json`
+          writes them (`strict` refuses them). Of members of one name the last one counts. A line of
+          text becomes the field `text`. A byte order mark is no content.
+        - conversion: whole numbers of any type become floats, or another type that holds them;
+          floats of any type too, and whole ones (5.0) whole numbers; booleans 0 and 1. A finite
+          number that would become infinite is out of range. Members that no field names have to be
+          JSON, and no more.
+        - order: files as they come in, or with `shuffle_files` in another order in every epoch,
+          which follows from the seed. Lines come as in the file.
+        - lanes: each reads parts of files, `block_bytes` long, in turn. A packed file cannot be
+          taken apart, nor can a tar or a zip with deflated arrays: it is one part. A part of a
+          table has the row groups that begin in it.
+        - tables: Parquet, Arrow and CSV are read by Apache Arrow, which comes with ringfeed,
+          whatever pyarrow is there.
+        - lineage: a hash of the path, and a place: the byte of the file, as it is unpacked, where
+          the line, the sample's first member or the row begins; of zips of arrays and of tables the
+          number of the row. `ringfeed.lineage()` in Python finds the file and the place.
+        - memory: about 100 bytes and the path for each file; in the process some megabytes a lane.
+        - restart: reads the part that was under way again, from where it was. A packed file is
+          unpacked up to there, and so are deflated arrays; of a table the row group is decoded
+          again.
+        - skips: files: `skipped_vanished`, `skipped_unreadable`, `skipped_changed` (it has become
+          shorter since the epoch came to it), `skipped_damaged` (the rest of it, behind the fault;
+          or a damaged member of a tar, or the rest of a row group), `skipped_unsupported` (a window
+          beyond `window_bytes_max`, a dictionary that is not there), `skipped_trailing` (what lies
+          behind the last member). Samples: `skipped_no_json` (or no object),
+          `skipped_missing_field`, `skipped_wrong_type`, `skipped_too_large` (for the queue); if an
+          array or a column is missing or no array is of the type, the whole file. Empty lines are
+          passed over. Up to a MiB of rows before a fault in a deflated array, or 256 in a table, go
+          with it. The checksum of a stored array is compared by the lane that reads its last rows,
+          which reads it once more.
+        - finite run: `epochs` passes over the files of the scan. An endless run begins anew when it
+          has read all files, with those that have come since.
+
+        Args:
+            fields: The fields to take, in this order; default: all, in the order of each object. A
+                line, or a row, that lacks one of them is skipped, unless the field says otherwise.
+            shuffle_files: (default False) Puts the files in another order in every epoch.
+            block_bytes: (64 KiB to 1 GiB, default 8 MiB) Bytes of a part of a file that one lane
+                reads before the next one's turn.
+            line_bytes_max: (1 KiB to 1 GiB, default 64 MiB) The longest line, or element of a
+                document, in bytes; longer ones are skipped (`skipped_too_large`). 1 KiB to 1 GiB.
+                With a row of CSV that is longer the file ends (`skipped_damaged`).
+            strict: (default False) A line of JSON with NaN, Infinity or -Infinity in it, wherever
+                that is, is none (`skipped_no_json`).
+            verify: (default "ALONG") When the checksums of packed files and of zips of arrays are
+                compared. ALONG: As the file is read: damage is met behind some of its samples,
+                which have gone out by then (`samples_in_doubt`); BEFORE: Before: files that have
+                checksums are read twice, by one lane; of a damaged one nothing goes out.
+            window_bytes_max: (1 MiB to 2 GiB, default 2 GiB) The most memory that unpacking a file
+                may take in a lane: the window of Zstandard, rounded down to a power of two, and the
+                dictionary of xz. Files that need more are skipped (`skipped_unsupported`).
+            group: (default "NEIGHBOURS") Which members of one key are a sample. A key that comes
+                again behind its sample is counted (`keys_again`) and said. NEIGHBOURS: Of a tar,
+                those that follow each other; BY_KEY: Those of a tar that come within `group_window`
+                samples.
+            group_window: (1 to 16777216, default 65536) With BY_KEY: samples that wait for more of
+                their members. When there are more, the first goes out. In memory are the names, and
+                of a packed tar what the members hold, to 1 GiB.
+            csv_delimiter: Of CSV: what stands between the cells, one character. Default: the comma,
+                or, where the first line has none, the first of tab, `;` and `|` that it has.
+            csv_names: (default True) Of CSV: the first row names the columns. Without, they are
+                `f0`, `f1` and so on.
+            threads: (1 to 64, default 1) Lanes, each a thread.
+            queue_capacity: (1 to 1048576, default 4096) Records queued at each output, per ring
+                (from one lane to one lane). For batches that trainers read, the number of slots of
+                the feed, unless feed_output.slots gives it.
+            queue_bytes: (64 KiB to 1 TiB) Bytes queued at each output, per ring; a record may fill
+                at most half of it. The default suits the record type; for batches that trainers
+                read it is what the slots need.
+            overflow_behavior: (default "BLOCK") What happens when the queue is full, or all slots
+                are held. BLOCK: the producer waits; nothing is lost; DROP_NEW: the new record is
+                dropped and counted; KEEP_NEWEST: the oldest queued record is dropped and counted.
+            skip_limit: The feed stops, with the reasons, if this stage leaves out more than that of
+                what it counts. Default: as much as `skip_limit` of the feed says, over all stages.
+            name: Name of the stage; default: a sensible one.
+        """
+        return _call.stage(
+            "whole_file", "sample_source", locals(), suggested="samples", format="WHOLE_FILE"
+        )
 
     @_call.checked
     def output(

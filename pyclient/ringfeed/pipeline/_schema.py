@@ -78,6 +78,7 @@ ENUMS: dict[str, dict[str, int]] = {
         "JSON": 7,
         "ARROW": 8,
         "CSV": 9,
+        "WHOLE_FILE": 10,
     },
     "SampleSourceConfig.Group": {"NEIGHBOURS": 0, "BY_KEY": 1},
     "SampleSourceConfig.Verify": {"ALONG": 0, "BEFORE": 1},

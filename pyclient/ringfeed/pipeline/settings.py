@@ -42,6 +42,7 @@ SampleSourceFormat = Literal[
     "JSON",
     "ARROW",
     "CSV",
+    "WHOLE_FILE",
 ]
 SampleSourceGroup = Literal["NEIGHBOURS", "BY_KEY"]
 SampleSourceVerify = Literal["ALONG", "BEFORE"]

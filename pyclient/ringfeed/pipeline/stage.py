@@ -774,9 +774,9 @@ def parquet_source(
     - restart: decodes again from the start of the page and goes on with the same records.
     - skips: files: `skipped_vanished`, `skipped_unreadable`, `skipped_changed` (the rest of a file
       that was replaced or written to while it was read), `skipped_missing_column`,
-      `skipped_wrong_type` (both name the columns and say what is there). `row_groups_damaged`: the
-      rest of a row group from where it cannot be read. `rows_too_large`: rows of more than half of
-      `queue_bytes`.
+      `skipped_wrong_type` (both name the columns and say what is there). `rows_damaged`: those of a
+      row group from where it cannot be read (`row_groups_damaged`). `rows_too_large`: rows of more
+      than half of `queue_bytes`.
     - finite run: `epochs` passes, or with `repeat` as many as are taken. Without a file it ends at
       once.
 
@@ -1509,7 +1509,9 @@ def sample_source(
             savez_compressed() write them; PARQUET: A table; JSON: One document of JSON: an array,
             each element of which is a sample, or one object; ARROW: A table of Apache Arrow (IPC):
             a file, which Feather of version 2 is as well, or a stream; CSV: A table as text, a row
-            a line.
+            a line; WHOLE_FILE: Pictures, sounds and the like: a file is a sample, packed or not.
+            Its fields are `data`, bytes; `path`, text; and `folder`, text, the name of the
+            directory that it lies in.
         fields: The fields to take, in this order; default: all, in the order of each object. A
             line, or a row, that lacks one of them is skipped, unless the field says otherwise.
         shuffle_files: (default False) Puts the files in another order in every epoch.

@@ -86,7 +86,7 @@ TEST(Losses, WhatIsCountedInOtherUnitsIsHeldToTheLimitForItself) {
 
 TEST(Losses, OfChessAndParallelTextToo) {
   StatusReply status;
-  add(status, "rows", {{"rows", 996}, {"row_groups_damaged", 1}, {"skipped_unreadable", 3}});
+  add(status, "rows", {{"rows", 996}, {"rows_damaged", 1}, {"skipped_unreadable", 3}});
   add(status, "games", {{"rows", 996}, {"games", 40}, {"sequences", 36}, {"skipped_fen", 4}});
   add(status, "bitext", {{"directions", 9}, {"directions_missing", 1}, {"sentences", 900}});
   Losses losses;

@@ -603,8 +603,9 @@ TEST(ParquetDamage, TakesTheRestOfARowGroupAndNoMore) {
   EXPECT_EQ(*(gap + 1), "'text of row 0600.'");
   EXPECT_EQ(all.back(), "(epoch 0)");
   EXPECT_EQ(source.counter("row_groups_damaged"), 1U);
+  EXPECT_EQ(source.counter("rows_damaged"), static_cast<std::uint64_t>(600 - before));
   EXPECT_EQ(source.counter("row_groups"), 2U);
-  EXPECT_THAT(source.rig.log("row_groups_damaged"),
+  EXPECT_THAT(source.rig.log("rows_damaged"),
               ElementsAre(AllOf(HasSubstr("row group 1"), HasSubstr("column x"))));
 }
 
