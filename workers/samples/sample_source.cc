@@ -343,8 +343,7 @@ StepStatus SampleReader::step(Step& step) noexcept {
     if (!has_item_) {
       const Result<bool> next = file_->next(item_);
       if (!next) {
-        reason_of(next.error())
-            .skip(step, path_, place_, next.error().message(), file_->lost());
+        reason_of(next.error()).skip(step, path_, place_, next.error().message(), file_->lost());
         count();
         count_doubts(step, file_->elsewhere());
       } else if (!*next) {
@@ -425,7 +424,11 @@ std::vector<NodeSpec> source_nodes(const StageView& stage) {
   read.lanes = own.threads();
   read.state_bytes = reader_layout.bytes();
   read.inputs = {{.port = "parts", .from = ".parts", .block = 1}};
-  read.outputs = {output_spec(own, "samples", 4 * kMiB, UnitRule::kFollow)};
+  // The lanes behind take units in turn. Of a whole part, which several lanes need to keep their
+  // order, the others could do little before the first has done all of its own.
+  read.outputs = {output_spec(own, "samples", 4 * kMiB,
+                              own.threads() == 1 ? UnitRule::kRecord : UnitRule::kFollow)};
+  read.state_version = own.threads() == 1 ? 2 : 1;
   read.weight = 2;
   read.steps_per_commit = 1;
   read.entries_per_step = 64;
@@ -490,7 +493,8 @@ StageType sample_source_type() {
       {"samples_in_doubt",
        "Samples that had gone out of packed files before their checksums failed, or what follows "
        "could not be read."},
-      {"skipped_damaged", "Files that could not be read to their end, or the samples that they would have had where "
+      {"skipped_damaged",
+       "Files that could not be read to their end, or the samples that they would have had where "
        "they say how many, and damaged samples."},
       {"skipped_unsupported", "Files that are well-formed, but of a kind that is not read."},
       {"skipped_trailing",
