@@ -111,7 +111,7 @@ typedef struct rf_notice {
   const char* group;   /* RF_NOTICE_WAITS: the consumer group that is waited for; else NULL */
   int32_t member;      /* its member; -1: the group has none who could go on */
   uint32_t pid;        /* process of that member; 0: unknown */
-  const char* command; /* its command line as /proc shows it, cut; NULL: unknown */
+  const char* command; /* its program, and of a Python its script or module; NULL: unknown */
   uint64_t idle_ms;    /* since it last took a batch or gave one back; 0: unknown */
   uint64_t waited_ms;  /* RF_NOTICE_WAITS: how long this member has waited; RF_NOTICE_HELD_UP: how
                           long  others have waited for it; else 0 */

@@ -13,7 +13,6 @@ namespace {
 
 constexpr std::size_t kAwaitedMax = 4;
 constexpr std::size_t kAskersMax = 8;
-constexpr std::size_t kCommandBytes = 200;
 constexpr std::size_t kClientBytes = 64;
 constexpr std::size_t kBatchesShown = 4;
 constexpr std::uint64_t kLogAgainMs = 60'000;
@@ -60,8 +59,8 @@ AwaitedTrainer Waits::describe(const Awaited& awaited, std::uint64_t now_ms) con
   const auto& [who, client] = facts_(place);
   out.set_member(place.member);
   out.set_pid(static_cast<std::uint32_t>(who.pid));
-  const std::string command = process::command_line(who, kCommandBytes);
-  out.set_command(command.empty() ? shown_client(client) : escaped(command));
+  const std::string program = process::program_name(who);
+  out.set_command(program.empty() ? shown_client(client) : escaped(program));
   const std::vector<std::uint64_t> batches = groups_.held(place);
   out.set_held(static_cast<std::uint32_t>(batches.size()));
   // A member writes this time itself: one that has not come yet is none.
@@ -70,14 +69,13 @@ AwaitedTrainer Waits::describe(const Awaited& awaited, std::uint64_t now_ms) con
   if (known) out.set_idle_ms(now_ms - active_ms);
   const char state = process::state_letter(who);
   out.set_text(fmt::format(
-      "member {} (process {}: {}) {}{} and {}: let it go on, or end it (kill {}){}", place.member,
-      who.pid, out.command(),
+      "member {} (process {}: {}) {}{} and {}{}", place.member, who.pid, out.command(),
       state == 't'   ? "is held by a debugger, "
       : state == 'T' ? "is stopped (kill -CONT starts it again), "
                      : "",
       known ? fmt::format("last took or gave back a batch {} ago", shown_time(out.idle_ms()))
             : std::string("has taken no batch yet"),
-      shown_held(batches), who.pid,
+      shown_held(batches),
       terms.policy == shm::GroupPolicy::kBlock
           ? "; a group with policy=\"skip\" or \"detach\" holds up nobody"
           : ""));

@@ -13,6 +13,8 @@
 #include <cstring>
 #include <fstream>
 #include <sstream>
+#include <string_view>
+#include <vector>
 
 #include "ringfeed/shm/failpoint.h"
 #include "ringfeed/shm/file.h"
@@ -121,14 +123,30 @@ std::string executable_name(pid_t pid) {
   return name.substr(name.rfind('/') + 1);
 }
 
-std::string command_line(const Identity& identity, std::size_t room) {
-  Result<std::string> file = shm::read_file(fmt::format("/proc/{}/cmdline", identity.pid));
-  if (!file || start_ticks(identity.pid) != identity.start_ticks) return {};
-  std::string line = *std::move(file);
-  while (line.ends_with('\0')) line.pop_back();
-  std::ranges::replace(line, '\0', ' ');
-  if (line.size() > room) line = line.substr(0, room - std::min<std::size_t>(room, 3)) + "...";
-  return line;
+std::string program_name(const Identity& identity) {
+  constexpr std::size_t kNameBytes = 100;
+  const Result<std::string> line = shm::read_file(fmt::format("/proc/{}/cmdline", identity.pid));
+  if (!line || start_ticks(identity.pid) != identity.start_ticks) return {};
+  std::vector<std::string_view> words;
+  for (std::string_view rest = *line; !rest.empty();) {
+    const std::size_t end = std::min(rest.find('\0'), rest.size());
+    words.push_back(rest.substr(0, end));
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+  }
+  const auto base = [](std::string_view path) { return path.substr(path.rfind('/') + 1); };
+  if (words.empty()) return {};
+  std::string name(base(words[0]));
+  for (std::size_t i = 1; name.starts_with("python") && i < words.size(); ++i) {
+    const bool module = words[i] == "-m";
+    if (words[i] == "-c" || (module && i + 1 == words.size())) break;
+    if (words[i] == "-W" || words[i] == "-X") {
+      ++i;
+    } else if (module || !words[i].starts_with('-')) {
+      name += fmt::format(" {}", module ? words[i + 1] : base(words[i]));
+      break;
+    }
+  }
+  return name.substr(0, kNameBytes);
 }
 
 char state_letter(const Identity& identity) {

@@ -39,9 +39,10 @@ enum class Life { kLives, kGone, kUnknown };
 bool kill_process(const Identity& identity, int signal);
 // Name of the executable file, without its directory; "" if it cannot be seen.
 [[nodiscard]] std::string executable_name(pid_t pid);
-// What it was started as, its arguments with spaces between them, cut after `room` bytes; "" if
-// that cannot be seen. The process may have written anything there.
-[[nodiscard]] std::string command_line(const Identity& identity, std::size_t room);
+// The program that it is, without directories; of a Python the script or module too: "python3
+// train.py". "": that cannot be seen. Never another argument: those may be secrets. The process may
+// have written anything there.
+[[nodiscard]] std::string program_name(const Identity& identity);
 // Why a living process does nothing: 'T' it is stopped, 't' a debugger holds it; else another
 // letter of /proc/PID/stat, or '?'.
 [[nodiscard]] char state_letter(const Identity& identity);
