@@ -237,13 +237,13 @@ def init() -> Schema:
 
 
 def ps() -> Schema:
-    states = (*STATES, "ORPHANED", "NO_ANSWER")
+    states = (*STATES, "ORPHANED", "DEAD", "NO_ANSWER")
     feed = record(
         "A feed. What is not known is null.",
         feed=FEED,
         state=choice(
-            "What it is doing. ORPHANED: its supervisor is dead, and its workers run. NO_ANSWER: "
-            "its supervisor has not answered within two seconds.",
+            "What it is doing. ORPHANED: its supervisor is dead, and its workers run. DEAD: all its "
+            "processes have died. NO_ANSWER: its supervisor has not answered within two seconds.",
             *states,
         ),
         reason=text('Why it is in this state, and what to do; "": nothing is to be said.'),
@@ -509,7 +509,7 @@ def web_feeds() -> Schema:
         "A feed.",
         feed=FEED,
         up=flag("Its supervisor answers."),
-        state=Maybe(choice("What it is doing.", *STATES, "ORPHANED")),
+        state=Maybe(choice("What it is doing.", *STATES, "ORPHANED", "DEAD")),
         supervisor_pid=Maybe(name_number("Process of its supervisor.", 1)),
         error=Maybe(text("Why nobody answers.")),
     )

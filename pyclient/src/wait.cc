@@ -119,18 +119,19 @@ bool sleep_on_bell(rf_feed* feed, uint32_t seen, int64_t ms) {
   feed->next_wait_ns.fetch_add(slept_ns, std::memory_order_relaxed);
   if (!feed->observes) {
     feed->group->members[feed->member].waited_ns.fetch_add(slept_ns, std::memory_order_relaxed);
+    // While it waits: nobody would see one that waits for ever.
+    feed->group->waits.sum_ns.fetch_add(slept_ns, std::memory_order_relaxed);
   }
   return !interrupted;
 }
 
-// A batch has come: the group's page gets what it was waited for, in calls before this one too.
+// A batch has come: the group's page counts how long it was waited for, in calls before this one
+// too.
 void note_waited(rf_feed* feed) {
   if (feed->observes) return;
   // relaxed, all: counters that people look at.
   const uint64_t ns = feed->next_wait_ns.exchange(0, std::memory_order_relaxed);
-  shm::GroupWaits& waits = feed->group->waits;
-  if (ns != 0) waits.sum_ns.fetch_add(ns, std::memory_order_relaxed);
-  waits.counts[shm::wait_bucket(ns)].fetch_add(1, std::memory_order_relaxed);
+  feed->group->waits.counts[shm::wait_bucket(ns)].fetch_add(1, std::memory_order_relaxed);
 }
 
 rf_status timed_out(const rf_feed* feed, Found found) {

@@ -116,6 +116,14 @@ std::optional<control::ControlClient> find_feed(const std::vector<std::string>& 
   if (client) return client;
   const std::optional<Orphan> orphan = find_orphan(directories, feed);
   if (!orphan) {
+    for (const std::string& place : directories) {
+      const auto ended = control::find_ended(control::lock_path(place, feed));
+      if (!ended || !*ended) continue;
+      fmt::print(stderr, "ringfeed: feed '{}' runs no more: {}\n", escaped(feed),
+                 escaped(control::ended_text(**ended)));
+      status = kNoSuchFeed;
+      return std::nullopt;
+    }
     status = no_such_feed(directories, feed);
   } else {
     fmt::print(stderr, "ringfeed: {}", orphan_text(*orphan));

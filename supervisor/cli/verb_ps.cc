@@ -26,7 +26,7 @@ using Json = nlohmann::ordered_json;
 struct Listed {
   std::string feed;
   std::string directory;
-  std::string state;  // of StatusReply, ORPHANED or NO_ANSWER
+  std::string state;  // of StatusReply, ORPHANED, DEAD or NO_ANSWER
   std::string reason = {};
   std::optional<std::uint64_t> uptime_ms = {};
   std::optional<std::int64_t> supervisor_pid = {};
@@ -58,6 +58,7 @@ std::optional<double> rate_of(const MetricsReply& metrics) {
 
 Listed listed(const web::Look& look, const std::string& directory) {
   Listed out{.feed = look.feed, .directory = directory, .state = "NO_ANSWER", .reason = look.error};
+  if (!look.ended.empty()) out.state = look.ended;
   if (look.pid != 0) out.supervisor_pid = look.pid;
   if (!look.status || !look.metrics) return out;
   const StatusReply& status = *look.status;
@@ -88,7 +89,7 @@ std::vector<Listed> feeds_of(const std::string& directory) {
   std::vector<Listed> out;
   std::set<std::string> there;
   for (const web::Look& look : web::look_once(directory)) {
-    if (look.orphaned) continue;  // more is known of it below
+    if (look.ended == "ORPHANED") continue;  // more is known of it below
     there.insert(look.feed);
     out.push_back(listed(look, directory));
   }
@@ -175,7 +176,8 @@ int ps(const std::string& given, bool json) {
   }
   if (feeds.empty()) fmt::print(stderr, "no feed runs in {}\n", places_text(directories));
   for (const Listed& feed : feeds) {
-    if (feed.state != "NO_ANSWER" && feed.state != "ORPHANED") continue;
+    const bool lives = feed.uptime_ms.has_value();
+    if (lives || feed.reason.empty()) continue;
     fmt::print(stderr, "feed {}: {}\n", escaped(feed.feed), escaped(feed.reason));
   }
   return kOk;
@@ -192,8 +194,10 @@ void add_ps(CLI::App& verb, int& result) {
   add_json(verb, given->json);
   add_directory(verb, given->directory);
   verb.footer(
-      "Feeds without a supervisor are listed too, and those whose supervisor does not answer "
-      "within two seconds. The pid is that of the supervisor; processes are the supervisor and its "
+      "Feeds without a supervisor are listed too, those whose supervisor does not answer within "
+      "two "
+      "seconds, and, until `ringfeed clean`, those that have failed or whose processes have all "
+      "died. The pid is that of the supervisor; processes are the supervisor and its "
       "workers; "
       "batches per second are those of the last ten seconds; memory is what is reserved.\n"
       "Examples: ringfeed ps\n"

@@ -350,7 +350,6 @@ int Start::run(const std::string& directory, const std::string& config_file, int
   };
   process::Feed supervisor(feed_run, std::move(prepared_.layout), lock_, talk_, std::move(found_));
   const int status = supervisor.run();
-  lock_.keep(false);
   // Here already: the name is free, also if a disk that hangs holds this process.
   lock_.remove();
   if (!supervisor.report().empty()) write_report(supervisor.report());

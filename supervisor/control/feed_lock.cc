@@ -195,6 +195,7 @@ std::string LockRecord::text() const {
     out += fmt::format("making {} {}\n", making_mark, in_one_line(making_directory));
   }
   if (over) out += "over\n";
+  if (!failed.empty()) out += fmt::format("failed {}\n", in_one_line(failed));
   return out + fmt::format("{}\n", kEnd);
 }
 
@@ -231,6 +232,7 @@ LockRecord LockRecord::parse(const std::string& text, bool* whole) {
       record.making_directory = path_in(line, 8 + mark.size());
     }
     record.over = record.over || what == "over";
+    if (what == "failed" && line.size() > 7) record.failed = from_one_line(line.substr(7));
     ended = ended || (quotes && line == kEnd);
     if (what == "boot") words >> record.boot;
     if (what == "seed") words >> record.seed;
@@ -449,6 +451,36 @@ Result<std::optional<LockRecord>> find_orphan(const std::string& lock_path) {
     return std::optional<LockRecord>();
   }
   return std::optional<LockRecord>(std::move(record));
+}
+
+Result<std::optional<EndedFeed>> find_ended(const std::string& lock_path) {
+  const Result<std::optional<std::string>> text = read_record(state_path(lock_path));
+  if (!text) return text.error();
+  if (!*text) return std::optional<EndedFeed>();
+  bool whole = false;
+  const LockRecord record = LockRecord::parse(**text, &whole);
+  if (!record.failed.empty()) {
+    return std::optional<EndedFeed>({.failed = true, .reason = record.failed});
+  }
+  // Numbers of processes of another namespace, or of what was not written to its end, say nothing.
+  const Result<Namespaces> own = own_namespaces();
+  const bool seen = whole && own && record.namespaces && *own == *record.namespaces;
+  if (!seen || record.over || record.workers.empty() || was_another_boot(record) ||
+      process::is_alive(record.supervisor) || !living_workers(record).empty()) {
+    return std::optional<EndedFeed>();
+  }
+  return std::optional<EndedFeed>(
+      {.failed = false,
+       .reason = fmt::format("all its processes have died (its supervisor was process {})",
+                             record.supervisor.pid)});
+}
+
+std::string ended_text(const EndedFeed& ended) {
+  return fmt::format(
+      "{}: {}", ended.reason,
+      ended.failed
+          ? "`ringfeed run CONFIG` starts it again, `ringfeed clean` forgets it"
+          : "`ringfeed run CONFIG` continues it, `ringfeed clean --force` removes what it left");
 }
 
 namespace {

@@ -25,9 +25,11 @@
 //   making <mark> <directory>              files with that mark are being made there, and belong to
 //                                          nothing yet
 //   over                                   the feed has ended, and is being put away
+//   failed <reason>                        it has failed; its record stays until another feed of the
+//                                          name begins, or `ringfeed clean`
 //   end
-// In paths \n is a line's end and \\ a backslash. A record without its lock is the trace of a dead
-// supervisor; one without its last line has been damaged.
+// In paths and reasons \n is a line's end and \\ a backslash. A record without its lock is the
+// trace of a dead supervisor; one without its last line has been damaged.
 #pragma once
 
 #include <chrono>
@@ -70,6 +72,7 @@ struct LockRecord {
   std::string making_mark = {};
   std::string making_directory = {};
   bool over = false;
+  std::string failed = {};  // why
 
   [[nodiscard]] std::string text() const;
   // What can be understood of a file that may be damaged, and whether it is whole.
@@ -146,6 +149,16 @@ class FeedLock {
 // can take it over. nullopt: there is no such feed. Takes no lock, so it is in nobody's way.
 // Errors: kIo (there is a record, and it cannot be read or is not this user's).
 [[nodiscard]] Result<std::optional<LockRecord>> find_orphan(const std::string& lock_path);
+
+// A feed that is recorded, and of which nobody lives.
+struct EndedFeed {
+  bool failed = false;  // by itself; else all its processes have died
+  std::string reason = {};
+};
+// nullopt: there is no such record, or nobody can tell from here. Takes no lock. Errors: kIo.
+[[nodiscard]] Result<std::optional<EndedFeed>> find_ended(const std::string& lock_path);
+// Of it for people: why, and what to do.
+[[nodiscard]] std::string ended_text(const EndedFeed& ended);
 
 // Removes files that were being made when their maker died.
 void remove_unfinished(const LockRecord& record);

@@ -34,9 +34,13 @@ namespace {
 constexpr std::uint64_t kTickMs = 100;
 constexpr std::uint64_t kLossesMs = 500;
 constexpr std::uint64_t kStandsMs = 30'000;  // a standstill, unless restart.stall_ms says another
+constexpr std::size_t kRecordedReasonBytes = 4096;
 // People should know of such a share, once there are so many samples.
 constexpr double kLossesShare = 0.01;
 constexpr std::uint64_t kLossesAfter = 1000;
+// Of more than half people hear sooner.
+constexpr double kMostOfThem = 0.5;
+constexpr std::uint64_t kMostAfter = 16;
 constexpr std::size_t kNoticeBytes = 2000;  // of what trainers are told; they have room for it
 // A feed that is over ends this soon after the last batch has been given back.
 constexpr std::uint64_t kLingerTickMs = 10;
@@ -450,6 +454,9 @@ int Feed::run() {
   over.supervisor = self_;  // it runs for as long as the lock is held
   over.files = memory_.files();
   over.over = true;
+  // Whoever looks at feeds from outside would see it vanish.
+  if (phase_ == Phase::kFailing) over.failed = reason_.substr(0, kRecordedReasonBytes);
+  lock_.keep(!over.failed.empty());
   static_cast<void>(
       lock_.write(over));  // Its place may be gone or full: the files go all the same.
   memory_.remove_files(true);
@@ -733,7 +740,9 @@ void Feed::look_at_losses() {
   losses_looked_ms_ = now_ms();
   count_losses();
   if (const std::string over = losses_.over_limit(run_.config); !over.empty()) return fail(over);
-  const Losses::Share* const whole = losses_.largest(kLossesAfter);
+  const Losses::Share* whole = losses_.largest(kMostAfter);
+  most_is_left_out_ = whole != nullptr && whole->value() > kMostOfThem;
+  if (!most_is_left_out_) whole = losses_.largest(kLossesAfter);
   if (whole == nullptr || whole->value() < kLossesShare) return;
   left_out_ = losses_.text_of(*whole);
   problems_["losses"].text = left_out_;
@@ -1145,6 +1154,7 @@ std::string Feed::waiting_text() const {
     }
   }
   if (!waits.empty()) return fmt::format("{}", fmt::join(waits, "; "));
+  if (phase_ == Phase::kRunning && most_is_left_out_) return left_out_;
   if (phase_ != Phase::kDraining) return {};
   std::vector<std::string> busy;
   for (const std::unique_ptr<GroupProcess>& worker : workers_) {

@@ -217,6 +217,8 @@ class Feed {
   void look_around(bool regular);
   void keep_looking();
   void fill_bottlenecks(const metrics::FeedFacts& facts, MetricsReply& reply) const;
+  [[nodiscard]] Losses losses_between(const metrics::FeedFacts& facts, const metrics::Look& begin,
+                                      const metrics::Look& end) const;
   void find_bottlenecks(const metrics::FeedFacts& facts, std::size_t begin,
                         MetricsReply& reply) const;
   [[nodiscard]] metrics::FeedFacts metrics_facts() const;
@@ -276,6 +278,7 @@ class Feed {
   std::map<std::string, Problem> problems_;  // by the thing that has the problem
   Losses losses_;
   std::uint64_t losses_looked_ms_ = 0;
+  bool most_is_left_out_ = false;
   std::uint64_t losses_told_at_ = 0;  // so many samples left out are said next
   std::string left_out_;              // what trainers are told of them; "": they are few
   std::string stands_still_;          // what trainers are told of it; "": somebody works

@@ -25,6 +25,7 @@ using Labels = std::initializer_list<Label>;
 constexpr double kNsPerS = 1e9;
 constexpr double kUsPerS = 1e6;
 constexpr double kMsPerS = 1e3;
+constexpr std::size_t kReasonBytes = 300;
 
 std::string escaped_label(std::string_view value) {
   std::string out;
@@ -123,6 +124,11 @@ void add_feeds(Text& text, const Feeds& feeds) {
   for (const FeedNumbers& one : feeds) {
     text.add({{"feed", one.feed}}, one.status != nullptr ? 1.0 : 0.0);
   }
+  text.family("feed_reason", Type::kGauge, "Why the feed's supervisor does not answer; always 1.");
+  for (const FeedNumbers& one : feeds) {
+    if (one.status != nullptr) continue;
+    text.add({{"feed", one.feed}, {"reason", one.reason.substr(0, kReasonBytes)}}, 1.0);
+  }
   text.family("build_info", Type::kGauge, "Version of the feed's supervisor; always 1.");
   statuses(feeds, [&](std::string_view feed, const StatusReply& status) {
     text.add({{"feed", feed}, {"version", status.version()}}, 1.0);
@@ -135,6 +141,11 @@ void add_feeds(Text& text, const Feeds& feeds) {
                status.state() == one ? 1.0 : 0.0);
     }
   });
+  for (const FeedNumbers& one : feeds) {
+    if (one.status == nullptr && !one.ended.empty()) {
+      text.add({{"feed", one.feed}, {"state", one.ended}}, 1.0);
+    }
+  }
   text.family("uptime_seconds", Type::kGauge, "How long the supervisor of the feed has run.");
   statuses(feeds, [&](std::string_view feed, const StatusReply& status) {
     text.add({{"feed", feed}}, static_cast<double>(status.uptime_ms()) / kMsPerS);
@@ -324,7 +335,8 @@ void add_trainers(Text& text, const Feeds& feeds) {
              group.skipped());
   });
   text.family("trainer_wait_seconds", Type::kHistogram,
-              "How long the members of a group have waited for a batch, as they say.");
+              "How long the members of a group have waited for a batch, as they say; the sum grows "
+              "while they wait.");
   groups([&](std::string_view feed, const ConsumerGroupStatus& group) {
     add_waits(text, feed, group);
   });

@@ -24,6 +24,8 @@ struct FeedNumbers {
   std::string feed;
   const StatusReply* status = nullptr;
   const MetricsReply* metrics = nullptr;
+  std::string_view ended = {};   // of one without a supervisor: "FAILED", "DEAD", "ORPHANED"
+  std::string_view reason = {};  // it does not answer
 };
 [[nodiscard]] std::string metrics_text(const std::vector<FeedNumbers>& feeds, TextForm form);
 

@@ -118,7 +118,7 @@ Answer feeds_answer(const std::vector<Look>& looks) {
       one["state"] = StatusReply::State_Name(look.status->state());
       one["supervisor_pid"] = look.status->supervisor_pid();
     } else {
-      if (look.orphaned) one["state"] = "ORPHANED";
+      if (!look.ended.empty()) one["state"] = look.ended;
       one["error"] = look.error;
     }
     feeds.push_back(std::move(one));
@@ -165,8 +165,8 @@ Answer metrics_answer(const std::vector<Look>& looks, std::string_view accept) {
   std::vector<metrics::FeedNumbers> feeds;
   for (const Look& look : looks) {
     const bool known = answers(look);
-    feeds.push_back(
-        {look.feed, known ? look.status.get() : nullptr, known ? look.metrics.get() : nullptr});
+    feeds.push_back({look.feed, known ? look.status.get() : nullptr,
+                     known ? look.metrics.get() : nullptr, look.ended, look.error});
   }
   return {.type = std::string(metrics::content_type(form)),
           .body = metrics::metrics_text(feeds, form)};

@@ -46,7 +46,7 @@ class Looks::Feed : public std::enable_shared_from_this<Looks::Feed> {
     look_.metrics = nullptr;
     answers_ = {};
     look_.error.clear();
-    look_.orphaned = false;
+    look_.ended = {};
     gone_ = false;
     unasked_ = false;
     fresh_ = false;
@@ -120,13 +120,21 @@ class Looks::Feed : public std::enable_shared_from_this<Looks::Feed> {
   void look_for_workers() {
     const Result<std::optional<control::LockRecord>> left =
         control::find_orphan(control::lock_path(directory_, look_.feed));
-    look_.orphaned = left && left->has_value();
-    gone_ = !look_.orphaned;
-    if (gone_) return;
+    if (!left || !left->has_value()) return look_for_record();
+    look_.ended = "ORPHANED";
     look_.error = fmt::format(
         "its supervisor (process {}) is dead, and {} of its workers go on: `ringfeed run CONFIG` "
         "takes the feed over, `ringfeed stop {} --now` ends it",
         (*left)->supervisor.pid, control::living_workers(**left).size(), look_.feed);
+  }
+
+  // Nobody is left: what is recorded of its end is shown until it is cleaned.
+  void look_for_record() {
+    const auto ended = control::find_ended(control::lock_path(directory_, look_.feed));
+    gone_ = !ended || !ended->has_value();
+    if (gone_) return;
+    look_.ended = (*ended)->failed ? "FAILED" : "DEAD";
+    look_.error = control::ended_text(**ended);
   }
 
   void await() {

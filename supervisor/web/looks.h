@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace boost::asio {
@@ -30,7 +31,9 @@ struct Look {
   std::shared_ptr<const StatusReply> before;    // an earlier one, for rates; may be null
   std::shared_ptr<const MetricsReply> metrics;  // null: see `error`
   std::string error;
-  bool orphaned = false;  // its workers go on without a supervisor
+  // Of a feed without a supervisor: "ORPHANED": its workers go on; "FAILED"; "DEAD": all its
+  // processes have died. "": it has one.
+  std::string_view ended = {};
 };
 using LooksAtAll = std::shared_ptr<const std::vector<Look>>;  // by name
 

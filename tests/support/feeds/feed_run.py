@@ -256,6 +256,10 @@ def remains(run: FeedRun, storage: Path | None = None) -> list[str]:
         wait_until(lambda: not processes_of(run), "the processes to end", 10)
     except AssertionError:
         found += [f"process {pid} ({name})" for pid, name in processes_of(run).items()]
+    # Of one that has failed the record stays until it is cleaned.
+    record = run.sockets / f"{run.feed}.state"
+    if record.exists() and "\nfailed " in record.read_text():
+        run.command("clean")
     for directory in (run.sockets, storage):
         if directory is not None:
             found += [str(path) for path in directory.iterdir()]

@@ -246,6 +246,16 @@ TEST_F(RunningFeed, AWorkerThatAlwaysCrashesFailsTheFeedWithItsLastWords) {
   EXPECT_EQ(wait(), 1);
   EXPECT_THAT(said(), AllOf(HasSubstr("died 5 times within 60 s"), HasSubstr("exit status 9"),
                             HasSubstr("fake worker: out of luck")));
+  // Why it has failed stays, for whoever looks later.
+  EXPECT_FALSE(std::filesystem::exists(control::socket_path(directory_, "test")));
+  const auto ended = control::find_ended(control::lock_path(directory_, "test"));
+  ASSERT_TRUE(ended && ended->has_value());
+  EXPECT_TRUE((*ended)->failed);
+  EXPECT_THAT((*ended)->reason, HasSubstr("died 5 times within 60 s"));
+  control::FeedLock next =
+      control::FeedLock::take(control::lock_path(directory_, "test"), "test").value_or_throw();
+  EXPECT_TRUE(next.left_behind().over);
+  next.remove();
   EXPECT_TRUE(nothing_left());
 }
 
