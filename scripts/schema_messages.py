@@ -110,7 +110,10 @@ SAID = {
     "WindowMetricsProto.seconds_covered": "What it covers: less, while the feed is young.",
     "WindowMetricsProto.metrics": "What was added in it.",
     "BottleneckProto.kind": "What limits the batches.",
-    "BottleneckProto.stage": "The stage: of STAGE and GIVES_NOTHING; of MACHINE the slowest one.",
+    "BottleneckProto.stage": (
+        "The stage: of STAGE, GIVES_NOTHING and LEAVES_OUT; of MACHINE the slowest one; of QUEUE "
+        "the one that fills it."
+    ),
     "BottleneckProto.part": 'The part of the stage: "read"; absent: the stage itself.',
     "BottleneckProto.seconds_covered": "The time that it is based on: 10 seconds at most.",
     "BottleneckProto.lanes": "Lanes of the stage.",
@@ -123,6 +126,10 @@ SAID = {
     "BottleneckProto.cores": "Processors that the feed may use.",
     "BottleneckProto.cores_busy": "Of these, those its lanes keep busy.",
     "BottleneckProto.cores_idle": "Of the machine's, those that nobody uses.",
+    "BottleneckProto.setting": 'Of QUEUE: what bounds it, such as "queue_capacity" of the stage.',
+    "BottleneckProto.setting_now": "Its value.",
+    "BottleneckProto.setting_useful": "A value that would do.",
+    "BottleneckProto.left_out": "Of LEAVES_OUT: what the stage leaves out of what it gets.",
     "BottleneckProto.shares": "How the lanes of each stage spend their time.",
     "LaneShareProto.name": 'The stage, or its part: "unpacker", "pool.read".',
     "LaneShareProto.lanes": "Lanes at work.",
@@ -210,6 +217,8 @@ UNITS = {
     "RestartStatus.count": "restarts",
     "StatisticsProtoInt64.count": "looks",
     "CounterStatus.value": "as its name says",
+    **dict.fromkeys(("setting_now", "setting_useful"), "records, bytes or slots"),
+    "left_out": "share",
 }
 SUFFIXES = (
     *(("batches_per_s", "batches/s"), ("bytes", "bytes"), ("bytes_in", "bytes")),

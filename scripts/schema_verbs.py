@@ -242,8 +242,9 @@ def ps() -> Schema:
         "A feed. What is not known is null.",
         feed=FEED,
         state=choice(
-            "What it is doing. ORPHANED: its supervisor is dead, and its workers run. DEAD: all its "
-            "processes have died. NO_ANSWER: its supervisor has not answered within two seconds.",
+            "What it is doing. ORPHANED: its supervisor is dead, and its workers run. DEAD: all "
+            "its processes have died. NO_ANSWER: its supervisor has not answered within two "
+            "seconds.",
             *states,
         ),
         reason=text('Why it is in this state, and what to do; "": nothing is to be said.'),

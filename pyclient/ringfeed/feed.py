@@ -161,9 +161,11 @@ class Bottleneck:
     """What limits the batches of an output of a feed.
 
     Attributes:
-        kind: "stage", "trainers", "files", "machine", or "unknown": see the sentence.
+        kind: "stage", "trainers", "files", "machine", "queue", "gives_nothing", "leaves_out", or
+            "unknown": see the sentence.
         sentence: What, why and what to do, with numbers.
-        stage: Name of the stage; for "machine", of the slowest one; "" otherwise.
+        stage: Name of the stage; for "machine", of the slowest one; for "queue", of the one that
+            fills it; "" otherwise.
         part: Part of the stage ("read" of a pool); "": the stage itself.
         output: Alias of the output, "" if it has none.
         seconds: The time that it is based on.

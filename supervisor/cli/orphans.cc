@@ -91,6 +91,13 @@ std::string unreadable_text(const std::vector<std::string>& directories) {
 }  // namespace
 
 int no_such_feed(const std::vector<std::string>& directories, const std::string& feed) {
+  for (const std::string& place : directories) {
+    const auto ended = control::find_ended(control::lock_path(place, feed));
+    if (!ended || !*ended) continue;
+    fmt::print(stderr, "ringfeed: feed '{}' runs no more: {}\n", escaped(feed),
+               escaped(control::ended_text(**ended)));
+    return kNoSuchFeed;
+  }
   std::vector<std::string> there = control::ControlClient::live_feeds(directories);
   for (const Orphan& orphan : find_orphans(directories)) {
     there.push_back(orphan.feed + " (without a supervisor)");
@@ -116,14 +123,6 @@ std::optional<control::ControlClient> find_feed(const std::vector<std::string>& 
   if (client) return client;
   const std::optional<Orphan> orphan = find_orphan(directories, feed);
   if (!orphan) {
-    for (const std::string& place : directories) {
-      const auto ended = control::find_ended(control::lock_path(place, feed));
-      if (!ended || !*ended) continue;
-      fmt::print(stderr, "ringfeed: feed '{}' runs no more: {}\n", escaped(feed),
-                 escaped(control::ended_text(**ended)));
-      status = kNoSuchFeed;
-      return std::nullopt;
-    }
     status = no_such_feed(directories, feed);
   } else {
     fmt::print(stderr, "ringfeed: {}", orphan_text(*orphan));

@@ -7,6 +7,7 @@
 
 #include "proto/config.pb.h"
 #include "proto/control.pb.h"
+#include "proto/feed_output.h"
 #include "proto/plan.pb.h"
 #include "supervisor/feed/feed.h"
 #include "supervisor/metrics/json.h"
@@ -21,12 +22,29 @@ constexpr std::uint64_t kIdleMs = 5'000;
 constexpr std::uint64_t kBottleneckNs = 10'000'000'000;
 // Less than that says nothing: then the time before is taken too, though the feed was another one.
 constexpr std::uint64_t kSteadyNsMin = 1'000'000'000;
+// Of a stage that has got fewer, nothing is said about how many it leaves out.
+constexpr std::uint64_t kJudgedAfter = 16;
 
 std::uint64_t clock_ns(clockid_t clock) {
   timespec now{};
   ::clock_gettime(clock, &now);
   return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000 +
          static_cast<std::uint64_t>(now.tv_nsec);
+}
+
+// The share of the time that the trainers of an output wait for batches: those of the consumer
+// group that waits least, for it may be what the others wait for.
+double least_wait(const metrics::Look& begin, const metrics::Look& end, std::size_t port) {
+  const auto window = static_cast<double>(end.time_ns - begin.time_ns);
+  if (window <= 0 || end.ports[port].waits.empty()) return 0;
+  double least = 1;
+  for (const metrics::PortLook::Waits& is : end.ports[port].waits) {
+    const auto& before = begin.ports[port].waits;
+    const auto was = std::ranges::find(before, is.group, &metrics::PortLook::Waits::group);
+    const std::uint64_t waited = is.ns - std::min(is.ns, was == before.end() ? is.ns : was->ns);
+    least = std::min(least, static_cast<double>(waited) / window / is.members);
+  }
+  return least;
 }
 
 }  // namespace
@@ -80,13 +98,39 @@ void Feed::fill_bottlenecks(const metrics::FeedFacts& facts, MetricsReply& reply
   find_bottlenecks(facts, begin, reply);
 }
 
+// What the stages have left out between two looks, in the words of all that is known of it.
+Losses Feed::losses_between(const metrics::FeedFacts& facts, const metrics::Look& begin,
+                            const metrics::Look& end) const {
+  StatusReply counted;
+  for (int s = 0; s < facts.config.stages_size(); ++s) {
+    StageStatus& stage = *counted.add_stages();
+    stage.set_name(facts.config.stages(s).name());
+    for (const auto& [name, place] : facts.counters.of_stage(static_cast<std::uint32_t>(s))) {
+      const std::uint64_t now = place < end.counters.size() ? end.counters[place] : 0;
+      const std::uint64_t before = place < begin.counters.size() ? begin.counters[place] : 0;
+      CounterStatus& counter = *stage.add_counters();
+      counter.set_name(name);
+      counter.set_value(now - std::min(now, before));
+    }
+  }
+  Losses losses = losses_;
+  losses.count(counted);
+  return losses;
+}
+
 void Feed::find_bottlenecks(const metrics::FeedFacts& facts, std::size_t begin,
                             MetricsReply& reply) const {
   const metrics::Look& end = history_.newest();
   const metrics::Look& since = history_.at(begin);
   const double window_s = static_cast<double>(end.time_ns - since.time_ns) / 1e9;
   std::vector<metrics::NodeLoad> nodes = metrics::node_loads(facts, since, end);
+  const Losses losses = losses_between(facts, since, end);
   for (std::size_t i = 0; i < nodes.size(); ++i) {
+    const Losses::Share* const share = losses.of_stage(nodes[i].stage);
+    if (share != nullptr && share->all() >= kJudgedAfter) {
+      nodes[i].left_out = share->value();
+      nodes[i].what_left_out = losses.stage_text(nodes[i].stage);
+    }
     if (!nodes[i].gives_nothing) continue;
     nodes[i].reason = metrics::stage_note(memory_, memory_.layout().nodes[i].stage);
   }
@@ -103,6 +147,9 @@ void Feed::find_bottlenecks(const metrics::FeedFacts& facts, std::size_t begin,
     }
     output.alias = of.memory.layout().alias;
     output.trainers = end.ports[port].members;
+    output.slots = end.ports[port].capacity;
+    output.slots_given = output_settings(run_.config, of.memory.layout().settings).has_slots();
+    output.trainers_wait = least_wait(since, end, port);
     std::vector<std::string> waits;
     for (const std::uint32_t g : of.groups.holding_up()) waits.push_back(of.groups.terms(g).name);
     output.held_up_by = fmt::format("{}", fmt::join(waits, ", "));

@@ -173,6 +173,25 @@ void Losses::count(const StatusReply& status) {
   std::ranges::stable_sort(reasons_, std::greater<>(), &Reason::count);
 }
 
+const Losses::Share* Losses::of_stage(const std::string& stage) const {
+  const auto found = stages_.find(stage);
+  return found == stages_.end() ? nullptr : &found->second;
+}
+
+std::string Losses::stage_text(const std::string& stage) const {
+  const Share* const share = of_stage(stage);
+  if (share == nullptr) return {};
+  std::string counts;
+  std::string first;
+  for (const Reason& reason : reasons_) {
+    if (reason.stage != stage) continue;
+    counts += fmt::format("{}{} {}", counts.empty() ? "" : ", ", reason.count, reason.name);
+    if (first.empty() && !reason.first.empty()) first = "; the first: " + reason.first;
+  }
+  return fmt::format("{} of {} {} ({}){}", share->left_out, share->all(), share->unit, counts,
+                     first);
+}
+
 const Losses::Share* Losses::largest(std::uint64_t after) const {
   const Share* largest = nullptr;
   for (const Share& unit : units_) {

@@ -47,6 +47,10 @@ class Losses {
   // Brought up to the counters of the stages.
   void count(const StatusReply& stages);
 
+  // What a stage left out of what it got; nullptr: it has counted nothing.
+  [[nodiscard]] const Share* of_stage(const std::string& stage) const;
+  // "30 of 30 samples (30 ValueError); the first: ..."
+  [[nodiscard]] std::string stage_text(const std::string& stage) const;
   // What all stages left out, in their units.
   [[nodiscard]] std::uint64_t left_out() const { return left_out_; }
   // Of the whole feed the largest share, of a unit of which there are at least `after`: what all

@@ -158,7 +158,8 @@ class Builder {
                                       {},
                                       node.program(),
                                       node.warm_parent() ? lane.stage_name : "",
-                                      node.parent_socket()});
+                                      node.parent_socket(),
+                                      true});
           }
           lane.arena_segment = add_arena(stage, node, lane.name());
           for (const NodeOutput& output : node.outputs()) lane.outputs.push_back(output_of(output));

@@ -102,6 +102,7 @@ struct GroupPlan {
   std::string program = {};        // beside the worker, that runs it; "": the worker
   std::string warm_stage = {};     // whose processes have a warm parent; "": they have none
   std::string parent_socket = {};  // where that listens, if the supervisor does not start it
+  bool lane_process = false;       // of one lane alone, which is the whole process
 };
 
 // Memory that a process takes beside the feed's, at most: NodePlan.private_bytes.

@@ -23,6 +23,16 @@ constexpr double kWaits = 0.05;
 constexpr double kCoreWait = 0.25;
 constexpr double kIdleShare = 0.1;
 constexpr std::uint32_t kLanesMax = 64;
+// Both ends of a queue wait for each other for so much of their time, and neither is nearly as busy
+// as it could be: with more room there would be at least a quarter more.
+constexpr double kQueueWaits = 0.1;
+constexpr double kQueueBusy = 0.8;
+constexpr std::uint64_t kQueueUseful = 64;  // records; what they may take is bounded by queue_bytes
+constexpr std::uint64_t kSlotsUseful = 8;
+constexpr std::uint64_t kQueueGrowth = 4;
+constexpr double kLeavesOut = 0.5;
+// Of the processors a feed gets so many from others who are after all of them.
+constexpr double kFairShare = 0.25;
 constexpr std::size_t kNobody = std::numeric_limits<std::size_t>::max();
 
 std::string name_of(const NodeLoad& node) {
@@ -36,6 +46,17 @@ double elsewhere(const NodeLoad& node) { return node.busy - node.cpu - node.core
 
 std::string lanes_text(std::uint32_t lanes) {
   return lanes == 1 ? std::string("its lane is") : fmt::format("its {} lanes are", lanes);
+}
+
+// A queue that is too small for its ends: number `input` of what `to` reads from.
+struct SmallQueue {
+  std::size_t to = kNobody;
+  std::size_t input = 0;
+};
+
+bool wait_for_each_other(const NodeLoad& from, const NodeLoad& to) {
+  return from.lanes != 0 && from.blocked >= kQueueWaits && to.starved >= kQueueWaits &&
+         from.busy < kQueueBusy && to.busy < kQueueBusy;
 }
 
 // Which node limits the output; kNobody: its source waits for data.
@@ -53,7 +74,13 @@ class Walk {
       return;
     }
     bool reads = false;
-    for (const std::size_t from : node.reads_from) {
+    for (std::size_t input = 0; input < node.reads_from.size(); ++input) {
+      const std::size_t from = node.reads_from[input].from;
+      // Another input or another reader may be what is waited for.
+      if (node.reads_from.size() == 1 && nodes_[from].read_by == 1 && queue_.to == kNobody &&
+          wait_for_each_other(nodes_[from], node)) {
+        queue_ = {i, input};
+      }
       if (met_[from] || nodes_[from].lanes == 0) continue;
       reads = true;
       go(from);
@@ -66,12 +93,14 @@ class Walk {
   [[nodiscard]] bool files() const { return source_ != kNobody && !held_; }
   [[nodiscard]] std::size_t source() const { return source_; }
   [[nodiscard]] std::size_t busiest() const { return busiest_; }
+  [[nodiscard]] const SmallQueue& queue() const { return queue_; }
 
  private:
   std::span<const NodeLoad> nodes_;
   std::vector<bool> met_;
   std::size_t busiest_ = kNobody;
   std::size_t source_ = kNobody;
+  SmallQueue queue_;
   bool held_ = false;
 };
 
@@ -81,7 +110,7 @@ std::vector<std::size_t> needed_for(std::span<const NodeLoad> nodes, std::size_t
   for (std::size_t at = 0; at < needed.size(); ++at) {
     const NodeLoad& node = nodes[needed[at]];
     if (node.redraws) continue;
-    for (const std::size_t from : node.reads_from) {
+    for (const auto& [from, records, bytes, record_bytes] : node.reads_from) {
       if (nodes[from].lanes != 0 && std::find(needed.begin(), needed.end(), from) == needed.end()) {
         needed.push_back(from);
       }
@@ -107,7 +136,8 @@ Gain gain_of(std::span<const NodeLoad> nodes, const std::vector<std::size_t>& ne
     if (factor < gain.factor) gain = {factor, name_of(nodes[i])};
   }
   if (machine.busy > 0) {
-    const double factor = (machine.busy + machine.idle) / machine.busy;
+    const double room = std::max(machine.idle, kFairShare * machine.cores - machine.busy);
+    const double factor = (machine.busy + room) / machine.busy;
     if (factor < gain.factor) gain = {std::max(1.0, factor), "machine"};
   }
   return gain;
@@ -121,14 +151,13 @@ std::string next_text(const std::string& next) {
 std::string how_to_scale(const std::string& feed, const NodeLoad& node, std::uint32_t lanes) {
   if (lanes <= node.lanes_max)
     return fmt::format("`ringfeed scale {} {} {}`", feed, node.stage, lanes);
-  if (node.lanes_max != 0) {
-    return fmt::format(
-        "set threads: {} in the configuration (max_threads is {} now) and start "
-        "anew with --fresh",
-        lanes, node.lanes_max);
+  std::string text = node.more_lanes;
+  const std::string number = fmt::to_string(lanes);
+  constexpr std::string_view kNumber = "{}";
+  for (std::size_t at = 0; (at = text.find(kNumber, at)) != std::string::npos;) {
+    text.replace(at, kNumber.size(), number);
   }
-  return fmt::format("set threads: {} in the configuration and start a new feed with --fresh",
-                     lanes);
+  return text;
 }
 
 std::string doing(const NodeLoad& node) {
@@ -141,6 +170,51 @@ std::string doing(const NodeLoad& node) {
   return text;
 }
 
+// What bounds a queue.
+struct Bound {
+  std::string_view setting;
+  std::string of;  // what has it
+  std::uint64_t now = 0;
+  std::uint64_t useful = 0;
+};
+
+void say_queue(const std::string& stage, const Bound& bound, const std::string& waits, double gain,
+               const OutputLoad& output, BottleneckProto& found) {
+  found.set_kind(BottleneckProto::QUEUE);
+  found.set_stage(stage);
+  found.set_setting(std::string(bound.setting));
+  found.set_setting_now(bound.now);
+  found.set_setting_useful(bound.useful);
+  const std::string rate = output.batches_per_s > 0
+                               ? fmt::format(" ({:.1f} to {:.1f} batches/s)", output.batches_per_s,
+                                             output.batches_per_s * gain)
+                               : "";
+  found.set_sentence(fmt::format(
+      "{}; with more room there would be up to {:.1f} times as much{}: set {}: {} (it is {}) of {}",
+      waits, gain, rate, bound.setting, bound.useful, bound.now, bound.of));
+}
+
+void say_queue(std::span<const NodeLoad> nodes, const SmallQueue& queue, const OutputLoad& output,
+               BottleneckProto& found) {
+  const NodeLoad& to = nodes[queue.to];
+  const NodeEdge& edge = to.reads_from[queue.input];
+  const NodeLoad& from = nodes[edge.from];
+  const double gain = 1 / std::max({from.busy, to.busy, 1e-3});
+  const bool by_bytes =
+      edge.record_bytes > 0 &&
+      static_cast<double>(edge.bytes) < static_cast<double>(edge.records) * edge.record_bytes;
+  const std::string waits = fmt::format(
+      "the queue between '{}' and '{}' is too small: '{}' waits for room in it {} of the time, and "
+      "'{}' for records {}",
+      name_of(from), name_of(to), name_of(from), percent(from.blocked), name_of(to),
+      percent(to.starved));
+  Bound bound{by_bytes ? "queue_bytes" : "queue_capacity", fmt::format("stage '{}'", from.stage),
+              by_bytes ? edge.bytes : edge.records};
+  bound.useful =
+      by_bytes ? kQueueGrowth * bound.now : std::max(kQueueUseful, kQueueGrowth * bound.now);
+  say_queue(from.stage, bound, waits, gain, output, found);
+}
+
 void say_stage(std::span<const NodeLoad> nodes, const std::vector<std::size_t>& needed,
                std::size_t limit, const MachineLoad& machine, const OutputLoad& output,
                BottleneckProto& found) {
@@ -149,8 +223,10 @@ void say_stage(std::span<const NodeLoad> nodes, const std::vector<std::size_t>& 
   found.set_kind(BottleneckProto::STAGE);
   const std::string who =
       fmt::format("stage '{}' is the bottleneck: {}", name_of(node), doing(node));
-  if (!node.has_threads) {
-    found.set_sentence(fmt::format("{}. Its work cannot be shared among lanes", who));
+  if (node.more_lanes.empty() && node.lanes_max <= node.lanes) {
+    found.set_sentence(
+        fmt::format("{}. {}", who,
+                    node.if_slow.empty() ? "Its work cannot be shared among lanes" : node.if_slow));
     return;
   }
   const Gain one = gain_of(nodes, needed, limit, 1, machine);
@@ -186,6 +262,53 @@ void say_stage(std::span<const NodeLoad> nodes, const std::vector<std::size_t>& 
                                  how_to_scale(output.feed, node, node.lanes + 1)));
 }
 
+// The stage that makes batches waits for free slots.
+void say_trainers(std::span<const NodeLoad> nodes, const std::vector<std::size_t>& needed,
+                  const MachineLoad& machine, const OutputLoad& output, BottleneckProto& found) {
+  const NodeLoad& last = nodes[output.node];
+  found.set_kind(BottleneckProto::TRAINERS);
+  double busiest = 0;
+  std::string slowest;
+  for (const std::size_t i : needed) {
+    if (nodes[i].busy <= busiest) continue;
+    busiest = nodes[i].busy;
+    slowest = name_of(nodes[i]);
+  }
+  double factor = busiest > 0 ? 1 / busiest : 1;
+  if (machine.busy > 0 && factor > (machine.busy + machine.idle) / machine.busy) {
+    factor = (machine.busy + machine.idle) / machine.busy;
+    slowest.clear();
+  }
+  std::string could;
+  if (factor > 1 + kWaits && output.batches_per_s > 0) {
+    could = fmt::format("; the feed could deliver up to {:.1f} batches/s instead of {:.1f}, {}",
+                        output.batches_per_s * factor, output.batches_per_s,
+                        slowest.empty() ? "with the processors that are idle"
+                                        : fmt::format("as fast as '{}'", slowest));
+  }
+  found.set_sentence(
+      output.trainers == 0
+          ? fmt::format("no trainer takes batches: '{}' waits for a free slot {} of the time",
+                        name_of(last), percent(last.blocked))
+          : fmt::format("the trainers are the bottleneck{}: '{}' waits for a free slot {} of the "
+                        "time{}{}",
+                        output.held_up_by.empty() ? std::string()
+                                                  : fmt::format(" (group {})", output.held_up_by),
+                        name_of(last), percent(last.blocked), could, output.idle));
+}
+
+void say_slots(const NodeLoad& last, const OutputLoad& output, BottleneckProto& found) {
+  const double gain = 1 / std::max({last.busy, 1 - output.trainers_wait, 1e-3});
+  const std::string waits = fmt::format(
+      "the slots are too few: the trainers wait for a batch {} of the time, and '{}' for a free "
+      "slot {}",
+      percent(output.trainers_wait), name_of(last), percent(last.blocked));
+  const Bound bound{output.slots_given ? "slots" : "queue_capacity",
+                    output.slots_given ? "feed_output" : fmt::format("stage '{}'", last.stage),
+                    output.slots, std::max(kSlotsUseful, kQueueGrowth * output.slots)};
+  say_queue(last.stage, bound, waits, gain, output, found);
+}
+
 }  // namespace
 
 void find_bottleneck(std::span<const NodeLoad> nodes, const MachineLoad& machine,
@@ -214,37 +337,23 @@ void find_bottleneck(std::span<const NodeLoad> nodes, const MachineLoad& machine
     return;
   }
   const std::vector<std::size_t> needed = needed_for(nodes, output.node);
-  if (last.busy < kBusy && last.blocked > last.starved && last.blocked > kWaits) {
-    found.set_kind(BottleneckProto::TRAINERS);
-    double busiest = 0;
-    std::string slowest;
-    for (const std::size_t i : needed) {
-      if (nodes[i].busy <= busiest) continue;
-      busiest = nodes[i].busy;
-      slowest = name_of(nodes[i]);
-    }
-    double factor = busiest > 0 ? 1 / busiest : 1;
-    if (machine.busy > 0 && factor > (machine.busy + machine.idle) / machine.busy) {
-      factor = (machine.busy + machine.idle) / machine.busy;
-      slowest.clear();
-    }
-    std::string could;
-    if (factor > 1 + kWaits && output.batches_per_s > 0) {
-      could = fmt::format("; the feed could deliver up to {:.1f} batches/s instead of {:.1f}, {}",
-                          output.batches_per_s * factor, output.batches_per_s,
-                          slowest.empty() ? "with the processors that are idle"
-                                          : fmt::format("as fast as '{}'", slowest));
-    }
-    found.set_sentence(
-        output.trainers == 0
-            ? fmt::format("no trainer takes batches: '{}' waits for a free slot {} of the time",
-                          name_of(last), percent(last.blocked))
-            : fmt::format("the trainers are the bottleneck{}: '{}' waits for a free slot {} of the "
-                          "time{}{}",
-                          output.held_up_by.empty() ? std::string()
-                                                    : fmt::format(" (group {})", output.held_up_by),
-                          name_of(last), percent(last.blocked), could, output.idle));
+  const auto loses =
+      std::ranges::max_element(needed, {}, [&](std::size_t i) { return nodes[i].left_out; });
+  if (nodes[*loses].left_out > kLeavesOut) {
+    const NodeLoad& node = nodes[*loses];
+    found.set_kind(BottleneckProto::LEAVES_OUT);
+    found.set_stage(node.stage);
+    found.set_left_out(node.left_out);
+    found.set_sentence(fmt::format("stage '{}' leaves out {} of what it gets: {}", node.stage,
+                                   percent(node.left_out), node.what_left_out));
     return;
+  }
+  if (output.trainers != 0 && output.trainers_wait >= kQueueWaits && last.blocked >= kQueueWaits &&
+      last.busy < kQueueBusy && output.slots != 0) {
+    return say_slots(last, output, found);
+  }
+  if (last.busy < kBusy && last.blocked > last.starved && last.blocked > kWaits) {
+    return say_trainers(nodes, needed, machine, output, found);
   }
   const auto silent =
       std::ranges::find_if(needed, [&](std::size_t i) { return nodes[i].gives_nothing; });
@@ -269,6 +378,7 @@ void find_bottleneck(std::span<const NodeLoad> nodes, const MachineLoad& machine
                     name_of(source), percent(source.starved)));
     return;
   }
+  if (walk.queue().to != kNobody) return say_queue(nodes, walk.queue(), output, found);
   const std::size_t limit = walk.busiest();
   const NodeLoad& node = nodes[limit];
   found.set_stage(node.stage);
@@ -288,6 +398,29 @@ void find_bottleneck(std::span<const NodeLoad> nodes, const MachineLoad& machine
   say_stage(nodes, needed, limit, machine, output, found);
 }
 
+namespace {
+
+NodeEdge edge_of(const FeedFacts& facts, const layout::InputPlan& input, const Look& begin,
+                 const Look& end) {
+  NodeEdge edge{.from = input.from_node};
+  if (input.rings.empty()) return edge;
+  const std::uint32_t ring = input.rings.front();
+  edge.records = facts.layout.rings[ring].geometry.records_max;
+  edge.bytes = facts.layout.rings[ring].geometry.capacity_bytes;
+  for (std::size_t port = 0; port < facts.shape.ports.size(); ++port) {
+    if (std::ranges::find(facts.shape.ports[port].rings, ring) ==
+        facts.shape.ports[port].rings.end()) {
+      continue;
+    }
+    const std::uint64_t put = end.ports[port].put - begin.ports[port].put;
+    const std::uint64_t bytes = end.ports[port].put_bytes - begin.ports[port].put_bytes;
+    if (put != 0) edge.record_bytes = static_cast<double>(bytes) / static_cast<double>(put);
+  }
+  return edge;
+}
+
+}  // namespace
+
 std::vector<NodeLoad> node_loads(const FeedFacts& facts, const Look& begin, const Look& end) {
   std::vector<NodeLoad> loads;
   const auto window = static_cast<double>(end.time_ns - begin.time_ns);
@@ -300,11 +433,10 @@ std::vector<NodeLoad> node_loads(const FeedFacts& facts, const Look& begin, cons
     load.lanes_max = node.scales ? node.lanes_max : 0;
     const auto planned = std::ranges::find(plan.nodes(), node.name, &NodePlan::name);
     load.redraws = planned != plan.nodes().end() && planned->redraws();
-    const auto* kind = StageConfig::descriptor()->FindFieldByName(plan.kind());
-    // A stage of several parts has one lane that owns what the others work on.
-    const bool owner = node.name.empty() && plan.nodes_size() > 1;
-    load.has_threads = kind != nullptr && kind->message_type() != nullptr && !owner &&
-                       kind->message_type()->FindFieldByName("threads") != nullptr;
+    if (planned != plan.nodes().end()) {
+      load.more_lanes = planned->more_lanes();
+      load.if_slow = planned->if_slow();
+    }
     // Of a stage of several parts it is the one without a name that decides what is given.
     if (node.name.empty()) {
       const auto counters = facts.counters.of_stage(node.stage);
@@ -313,7 +445,7 @@ std::vector<NodeLoad> node_loads(const FeedFacts& facts, const Look& begin, cons
                            end.counters[nothing->second] != 0;
     }
     for (const layout::InputPlan& input : facts.layout.lanes[node.first_lane].inputs) {
-      load.reads_from.push_back(input.from_node);
+      load.reads_from.push_back(edge_of(facts, input, begin, end));
     }
     for (std::uint32_t i = 0; i < node.lanes_max; ++i) {
       const LaneLook& was = begin.lanes[node.first_lane + i];
@@ -339,6 +471,9 @@ std::vector<NodeLoad> node_loads(const FeedFacts& facts, const Look& begin, cons
          {&load.busy, &load.starved, &load.blocked, &load.cpu, &load.core_wait}) {
       *sum /= load.lanes;
     }
+  }
+  for (const NodeLoad& load : loads) {
+    for (const NodeEdge& edge : load.reads_from) ++loads[edge.from].read_by;
   }
   return loads;
 }

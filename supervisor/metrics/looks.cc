@@ -34,6 +34,24 @@ std::string_view read_again(const shm::Fd& file, std::span<char> room) {
   return {room.data(), static_cast<std::size_t>(got)};
 }
 
+// Of a line of /proc/PID/stat: on processors, in nanoseconds, its threads and the children that it
+// has waited for together. What ends with the last bracket is a name, which may hold anything.
+std::uint64_t process_cpu_ns(std::string_view stat) {
+  constexpr int kUserTime = 14;
+  constexpr int kChildrenSystemTime = 17;
+  static const auto ticks_per_s = static_cast<std::uint64_t>(::sysconf(_SC_CLK_TCK));
+  const std::size_t name_end = stat.rfind(')');
+  if (name_end == std::string_view::npos) return 0;
+  std::uint64_t ticks = 0;
+  std::size_t at = name_end;
+  for (int field = 3; field <= kChildrenSystemTime; ++field) {
+    at = stat.find(' ', at + 1);
+    if (at == std::string_view::npos) return 0;
+    if (field >= kUserTime) ticks += std::strtoull(stat.data() + at, nullptr, 10);
+  }
+  return ticks * (1'000'000'000 / ticks_per_s);
+}
+
 std::uint64_t grown(std::uint64_t now, std::uint64_t before) { return now - std::min(now, before); }
 
 }  // namespace
@@ -84,6 +102,15 @@ ThreadClocks::ThreadClocks(const layout::FeedLayout& layout)
 void ThreadClocks::find_threads(std::uint32_t group, pid_t pid,
                                 const std::vector<LaneLook>& lanes) {
   const std::string tasks = fmt::format("/proc/{}/task", pid);
+  if (layout_.groups[group].lane_process) {
+    const std::uint32_t index = layout_.groups[group].lanes.front();
+    Clock& clock = clocks_[index];
+    clock.file = open_to_read(fmt::format("{}/{}/schedstat", tasks, pid));
+    clock.process = open_to_read(fmt::format("/proc/{}/stat", pid));
+    clock.cpu_seen = clock.wait_seen = 0;
+    clock.searches = clock.file && clock.process ? 0 : clock.searches + 1;
+    return;
+  }
   std::vector<std::pair<int, std::string>> threads;
   if (DIR* const directory = ::opendir(tasks.c_str())) {
     while (const dirent* const entry = ::readdir(directory)) {
@@ -121,6 +148,7 @@ void ThreadClocks::look(const std::vector<pid_t>& pids, std::vector<LaneLook>& l
       pids_[group] = pid;
       for (const std::uint32_t index : members) {
         clocks_[index].file.reset();
+        clocks_[index].process.reset();
         clocks_[index].searches = 0;
       }
     }
@@ -140,8 +168,12 @@ void ThreadClocks::look(const std::vector<pid_t>& pids, std::vector<LaneLook>& l
         clock.file.reset();  // the thread has ended
       } else {
         char* rest = nullptr;
-        const std::uint64_t cpu = std::strtoull(text.data(), &rest, 10);
+        std::uint64_t cpu = std::strtoull(text.data(), &rest, 10);
         const std::uint64_t wait = std::strtoull(rest, nullptr, 10);
+        if (clock.process) {
+          std::array<char, 1024> line;
+          cpu = std::max(process_cpu_ns(read_again(clock.process, line)), clock.cpu_seen);
+        }
         clock.cpu_ns += grown(cpu, clock.cpu_seen);
         clock.core_wait_ns += grown(wait, clock.wait_seen);
         clock.cpu_seen = cpu;
@@ -215,6 +247,11 @@ void Looker::look(const std::vector<const control::ConsumerGroups*>& groups,
     port.put_bytes = port.put * output.slot_bytes;
     port.capacity = output.geometry.slots;
     port.members = groups[*shape.output]->live_members();
+    for (std::uint32_t group = 0; group < shm::kGroupsMax; ++group) {
+      const std::uint32_t members = groups[*shape.output]->live_members(group);
+      if (members == 0) continue;
+      port.waits.push_back({group, members, read(memory.group(group).waits.sum_ns)});
+    }
     for (std::uint32_t number = 0; number < output.producing_lanes.size(); ++number) {
       taken.lanes[output.producing_lanes[number]].records_out += memory.published_by(number);
     }

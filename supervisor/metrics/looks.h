@@ -25,7 +25,9 @@ struct LaneLook {
   std::uint64_t busy_ns = 0;
   std::uint64_t starved_ns = 0;
   std::uint64_t blocked_ns = 0;
-  // Of its thread, as far as this supervisor has seen it: on a processor, and ready without one.
+  // Of its thread, or of a process that it has for itself, with the children that this has waited
+  // for, as far as this supervisor has seen it: on a processor, and (the thread alone) ready
+  // without one.
   std::uint64_t cpu_ns = 0;
   std::uint64_t core_wait_ns = 0;
   std::uint64_t records_in = 0;
@@ -41,6 +43,14 @@ struct PortLook {
   std::uint64_t fill = 0;
   std::uint64_t capacity = 0;  // of the rings between lanes that are at work
   std::uint64_t members = 0;   // of an output of the feed: live trainers
+  // Of an output: by consumer group, what its trainers have waited for batches that came, and how
+  // many they are.
+  struct Waits {
+    std::uint32_t group = 0;
+    std::uint32_t members = 0;
+    std::uint64_t ns = 0;
+  };
+  std::vector<Waits> waits = {};
 };
 
 struct Look {
@@ -80,7 +90,8 @@ class CounterTable {
 };
 
 // The time that the lanes' threads spend on processors, and ready without one. A thread's clock
-// begins with the thread: over the lives of a lane it is summed here.
+// begins with the thread: over the lives of a lane it is summed here. A lane that has a process for
+// itself runs in its first thread, and what other threads and children of the process do, it does.
 class ThreadClocks {
  public:
   explicit ThreadClocks(const layout::FeedLayout& layout);
@@ -89,7 +100,8 @@ class ThreadClocks {
 
  private:
   struct Clock {
-    shm::Fd file;  // /proc/PID/task/TID/schedstat
+    shm::Fd file;     // /proc/PID/task/TID/schedstat
+    shm::Fd process;  // /proc/PID/stat, of one that is the lane's own
     std::uint64_t cpu_seen = 0;
     std::uint64_t wait_seen = 0;
     std::uint64_t cpu_ns = 0;

@@ -105,6 +105,10 @@ std::string limit_words(const Facts& facts, const LimitKey& key) {
       return fmt::format("{} waited for processors: stage {} was the slowest", who, stage);
     case BottleneckProto::GIVES_NOTHING:
       return fmt::format("{} waited for stage {}, which gave nothing of what it had", who, stage);
+    case BottleneckProto::QUEUE:
+      return fmt::format("{} waited because the queue behind stage {} was too small", who, stage);
+    case BottleneckProto::LEAVES_OUT:
+      return fmt::format("stage {} left out more than half of what it got", stage);
     default:
       return "nothing can be said";
   }

@@ -235,8 +235,12 @@ void fill_outputs(const StatusReply& status, const MetricsReply& metrics, Pictur
       case BottleneckProto::MACHINE:
         row.for_whom = "a free processor";
         break;
+      case BottleneckProto::QUEUE:
+        row.for_whom = fmt::format("room in the queue of '{}'", stage);
+        break;
       case BottleneckProto::STAGE:
       case BottleneckProto::GIVES_NOTHING:
+      case BottleneckProto::LEAVES_OUT:
         row.for_whom = fmt::format("stage '{}'", stage);
         break;
     }

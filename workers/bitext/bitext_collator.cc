@@ -355,6 +355,7 @@ StageType bitext_collator_type() {
     const BitextCollator::Slot slot(stage);
     NodeSpec node;
     node.lanes = own.threads();
+    node.more_lanes = kMoreThreads;
     StateLayout layout;
     (void)BitextCollator::State(layout);
     node.state_bytes = layout.bytes();

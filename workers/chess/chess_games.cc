@@ -377,6 +377,7 @@ StageType chess_games_type() {
     NodeSpec tokens;
     tokens.name = "tokens";
     tokens.lanes = own.threads();
+    tokens.more_lanes = kMoreThreads;
     tokens.lanes_max = std::max(own.threads(), own.max_threads());
     tokens.inputs = {{.port = "games", .from = ".games", .block = 1}};
     tokens.outputs = {sequences_inside(own.length_max())};

@@ -335,6 +335,7 @@ StageType chess_variations_type() {
     (void)ChessVariations::State(layout);
     tokens.state_bytes = layout.bytes();
     tokens.lanes = own.threads();
+    tokens.more_lanes = kMoreThreads;
     tokens.lanes_max = std::max(own.threads(), own.max_threads());
     tokens.inputs = {{.port = "input", .from = "", .block = 1}};
     tokens.outputs = {sequences_inside(own.length_max())};

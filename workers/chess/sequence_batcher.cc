@@ -231,6 +231,7 @@ StageType sequence_batcher_type() {
     const SequenceBatcherConfig& own = stage.config.sequence_batcher();
     NodeSpec node;
     node.lanes = own.threads();
+    node.more_lanes = kMoreThreads;
     StateLayout layout;
     (void)SequenceBatcher::State(layout);
     node.state_bytes = layout.bytes();

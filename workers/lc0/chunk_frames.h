@@ -23,6 +23,7 @@ template <typename TheStage, typename Config>
 [[nodiscard]] NodeSpec whole_chunk_node(const Config& config) {
   NodeSpec node;
   node.lanes = config.threads();
+  node.more_lanes = kMoreThreads;
   node.lanes_max = std::max(config.threads(), config.max_threads());
   node.inputs = {{.port = "input", .from = "", .block = 1}};
   node.outputs = {output_spec(config, "chunks", 16 * kMiB, UnitRule::kFollow)};

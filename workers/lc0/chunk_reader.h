@@ -150,6 +150,7 @@ NodeSpec chunk_reader_node(const Config& config, const Links& links, std::uint64
   NodeSpec read;
   read.name = "read";
   read.lanes = config.threads();
+  read.more_lanes = kMoreThreads;
   read.lanes_max = std::max(config.threads(), config.max_threads());
   read.state_version = 5;
   read.inputs = {{.port = "tasks", .from = ".tasks", .block = 1}};

@@ -234,6 +234,7 @@ StageType chunk_source_loader_type() {
     const ChunkSourceLoaderConfig& own = stage.config.chunk_source_loader();
     NodeSpec node;
     node.lanes = own.threads();
+    node.more_lanes = kMoreThreads;
     node.lanes_max = std::max(own.threads(), own.max_threads());
     StateLayout layout;
     (void)ChunkSourceLoader::State(layout);

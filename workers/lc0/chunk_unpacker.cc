@@ -114,6 +114,7 @@ StageType chunk_unpacker_type() {
     NodeSpec node;
     node.lanes = static_cast<std::uint32_t>(own.threads());
     node.lanes_max = std::max(node.lanes, own.max_threads());
+    node.more_lanes = kMoreThreads;
     StateLayout layout;
     (void)ChunkUnpacker::State(layout);
     node.state_bytes = layout.bytes();

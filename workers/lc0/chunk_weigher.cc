@@ -115,6 +115,7 @@ NodeSpec chunk_weigher_node(const ShufflingChunkPoolConfig& config) {
   NodeSpec weigh;
   weigh.name = "weigh";
   weigh.lanes = config.threads();
+  weigh.more_lanes = kMoreThreads;
   weigh.inputs = {{.port = "weigh", .from = ".weigh", .block = 1}};
   weigh.outputs = {{.port = "weights",
                     .record_type = "weights",

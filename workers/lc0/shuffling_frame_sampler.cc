@@ -142,6 +142,7 @@ StageType shuffling_frame_sampler_type() {
     const ShufflingFrameSamplerConfig& own = stage.config.shuffling_frame_sampler();
     NodeSpec node;
     node.lanes = own.threads();
+    node.more_lanes = kMoreThreads;
     node.state_bytes = state_bytes_wanted(own.reservoir_size_per_thread());
     node.state_bytes_max = state_bytes_limit(own.reservoir_size_per_thread());
     node.state_version = 3;

@@ -165,6 +165,7 @@ StageType tensor_generator_type() {
     const TensorGeneratorConfig& own = stage.config.tensor_generator();
     NodeSpec node;
     node.lanes = own.threads();
+    node.more_lanes = kMoreThreads;
     StateLayout layout;
     (void)TensorGenerator::State(layout);
     node.state_bytes = layout.bytes();

@@ -284,6 +284,7 @@ StageType dataset_batcher_type() {
     (void)DatasetBatcher::State(layout);
     NodeSpec node;
     node.lanes = own.processes();
+    node.more_lanes = "give the DataLoader num_workers={}";
     node.process_per_lane = true;
     node.warm_parent = true;
     node.parent_socket = own.parent_socket();

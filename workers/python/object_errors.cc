@@ -14,6 +14,20 @@ constexpr std::array<std::string_view, 12> kKnownErrors = {
     "KeyError",        "MemoryError",        "OSError",        "RuntimeError",
     "TypeError",       "UnicodeDecodeError", "ValueError",     "ZeroDivisionError"};
 constexpr std::string_view kOtherErrors = "other_exceptions";
+constexpr std::size_t kSaidBytes = 400;
+
+// Of a traceback, whose frames come first, what was said: "ValueError: no such label". Of one
+// without it the type alone.
+std::string_view said_in(std::string_view traceback, std::string_view error) {
+  std::string_view said = error;
+  while (!traceback.empty()) {
+    const std::size_t end = std::min(traceback.find('\n'), traceback.size());
+    const std::string_view line = traceback.substr(0, end);
+    if (!line.starts_with(' ') && line.find(error) != std::string_view::npos) said = line;
+    traceback.remove_prefix(std::min(end + 1, traceback.size()));
+  }
+  return said.substr(0, kSaidBytes);
+}
 
 std::string counter_of(std::string_view error) { return fmt::format("skipped_{}", error); }
 
@@ -35,7 +49,7 @@ void ObjectErrors::count(Step& step, std::string_view error, std::string_view tr
   const auto known = std::ranges::find(names_, error);
   SkipReason& reason =
       known == names_.end() ? other_ : known_[static_cast<std::size_t>(known - names_.begin())];
-  reason.skip(step, fmt::format("sample:{:016x}", tag[0]), tag[1], error);
+  reason.skip(step, fmt::format("sample:{:016x}", tag[0]), tag[1], said_in(traceback, error));
   if (told_.contains(error)) return;
   told_.emplace(error);
   tell(error, traceback, tag);

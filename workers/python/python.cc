@@ -206,6 +206,7 @@ StageType python_type() {
     NodeSpec node;
     node.lanes = own.processes();
     node.lanes_max = std::max(own.processes(), own.max_processes());
+    node.more_lanes = "set processes: {} (in Python .map(..., processes={})) and start a new feed";
     node.process_per_lane = true;
     node.warm_parent = true;
     node.state_bytes = layout.bytes();

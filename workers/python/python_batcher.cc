@@ -403,6 +403,9 @@ StageType python_batcher_type() {
     StateLayout layout;
     (void)PythonBatcher::State(layout, own.batch_size());
     NodeSpec node;
+    node.if_slow =
+        "One process runs it: what its function does to each sample can be done by several, in a "
+        "stage `python` before it";
     node.process_per_lane = true;
     node.warm_parent = true;
     node.state_bytes = layout.bytes() + kMiB;

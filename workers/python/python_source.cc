@@ -207,6 +207,9 @@ StageType python_source_type() {
     StateLayout layout;
     (void)PythonSource::State(layout);
     NodeSpec node;
+    node.if_slow =
+        "One process runs it: what it does to each sample can be done by several, in a stage "
+        "`python` behind it";
     node.process_per_lane = true;
     node.warm_parent = true;
     node.state_bytes = layout.bytes();

@@ -678,6 +678,7 @@ StageType parquet_source_type() {
     node.outputs = {
         output_spec(stage.config.parquet_source(), "rows", 4 * kMiB, UnitRule::kRecord)};
     node.weight = 1;
+    node.if_slow = "Its columns are decoded by `threads` at once: set more of them";
     node.steps_per_commit = 4;
     node.create = [](const StageContext& context) {
       return std::make_unique<ParquetSource>(context);

@@ -173,6 +173,8 @@ void plan_node(const NodeSpec& node, NodePlan& to) {
   if (node.process_per_lane) to.set_process_per_lane(true);
   if (node.warm_parent) to.set_warm_parent(true);
   if (!node.parent_socket.empty()) to.set_parent_socket(node.parent_socket);
+  if (!node.more_lanes.empty()) to.set_more_lanes(std::string(node.more_lanes));
+  if (!node.if_slow.empty()) to.set_if_slow(std::string(node.if_slow));
   if (!node.create) to.set_cannot_run(true);
   for (const InputSpec& input : node.inputs) {
     NodeInput& port = *to.add_inputs();

@@ -422,6 +422,7 @@ std::vector<NodeSpec> source_nodes(const StageView& stage) {
   (void)SampleReader::State(reader_layout);
   read.name = "read";
   read.lanes = own.threads();
+  read.more_lanes = kMoreThreads;
   read.state_bytes = reader_layout.bytes();
   read.inputs = {{.port = "parts", .from = ".parts", .block = 1}};
   // The lanes behind take units in turn. Of a whole part, which several lanes need to keep their

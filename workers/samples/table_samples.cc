@@ -284,13 +284,13 @@ class TableSamples final : public SampleFile {
 
   // The rest of the row group, up to row `end`.
   Item damaged(std::uint64_t end, const Error& error) {
-    Item item{.place = row_,
-              .cursor = end,
-              .bytes = 0,
-              .fault = SampleFault::kDamaged,
-              .text = fmt::format("row group {} from row {} on: {}", groups_[at_], row_,
-                                  error.message()),
-              .lost = end - row_};
+    Item item{
+        .place = row_,
+        .cursor = end,
+        .bytes = 0,
+        .fault = SampleFault::kDamaged,
+        .text = fmt::format("row group {} from row {} on: {}", groups_[at_], row_, error.message()),
+        .lost = end - row_};
     row_ = end;
     close();
     return item;

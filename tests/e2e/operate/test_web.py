@@ -9,21 +9,18 @@ import re
 import signal
 import socket
 import subprocess
-import sys
-import urllib.error
-import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.feeds.feed_run import ROOT, WAIT_S, FeedRun, wait_until
+from tests.support.feeds.prometheus import PROMETHEUS, prometheus_over
 from tests.support.feeds.web import Web
 
 Start = Callable[..., Web]
-PROMETHEUS = Path(sys.prefix) / "prometheus" / "usr" / "bin"  # scripts/setup
 
 
 def samples_of(text: str) -> dict[str, float]:
@@ -130,57 +127,6 @@ def test_the_alerts_ask_for_what_there_is(run: FeedRun, serve: Start) -> None:
     assert set(re.findall(r"ringfeed_[a-z_]+", rules)) <= families
 
 
-@contextlib.contextmanager
-def prometheus_over(web: Web, place: Path) -> Iterator[Callable[[str], list[Any]]]:
-    """Debian's own, which looks every second; what it answers to a query."""
-    config = place / "prometheus.yml"
-    config.write_text(
-        f"""
-global: {{ scrape_interval: 1s }}
-scrape_configs:
-  - job_name: ringfeed
-    static_configs: [{{ targets: ["127.0.0.1:{web.port}"] }}]
-"""
-    )
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    with subprocess.Popen(
-        [
-            str(PROMETHEUS / "prometheus"),
-            f"--config.file={config}",
-            f"--storage.tsdb.path={place / 'tsdb'}",
-            f"--web.listen-address=127.0.0.1:{port}",
-        ],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    ) as prometheus:
-
-        def asked(query: str) -> list[Any]:
-            # As Grafana does it: the values of a variable come from another place.
-            values = re.fullmatch(r"label_values\((\w+), (\w+)\)", query)
-            place = f"label/{values[2]}/values" if values else "query"
-            words = urllib.parse.urlencode({"match[]": values[1]} if values else {"query": query})
-            try:
-                with urllib.request.urlopen(
-                    f"http://127.0.0.1:{port}/api/v1/{place}?{words}"
-                ) as got:
-                    data: Any = json.load(got)["data"]
-                    found: list[Any] = data if values else data["result"]
-                    return found
-            except urllib.error.HTTPError as error:
-                if error.code == 503:  # it starts
-                    return []
-                raise AssertionError(f"{query}: {error.read().decode()}") from error
-            except OSError:
-                return []
-
-        try:
-            wait_until(lambda: asked('up{job="ringfeed"} == 1'), "a scrape")
-            yield asked
-        finally:
-            prometheus.terminate()
-
-
 def test_prometheus_scrapes_it(run: FeedRun, serve: Start, tmp_path: Path) -> None:
     """It answers questions about the feed."""
     with prometheus_over(serve(), tmp_path) as asked:
@@ -251,7 +197,10 @@ def test_a_supervisor_that_is_stopped_holds_nobody_up(run: FeedRun, serve: Start
     try:
         wait_until(lambda: web.get("/readyz")[0] == 503, "the answer that it does not answer")
         assert "has not answered within 2000 ms" in web.get("/readyz")[2]
-        assert samples_of(web.get("/metrics")[2]) == {'ringfeed_feed_up{feed="lc0"}': 0}
+        found = samples_of(web.get("/metrics")[2])
+        assert found.pop('ringfeed_feed_up{feed="lc0"}') == 0
+        [reason] = found
+        assert 'ringfeed_feed_reason{feed="lc0",reason="its supervisor has not' in reason
         assert web.get("/api/v1/feeds/lc0/status")[0] == 503
     finally:
         run.process.send_signal(signal.SIGCONT)
@@ -271,7 +220,9 @@ def test_a_supervisor_that_is_killed_has_a_successor(run: FeedRun, serve: Start)
         return found
 
     wait_until(lambda: feeds()[0].get("state") == "ORPHANED", "the feed to have none")
-    assert samples_of(web.get("/metrics")[2]) == {'ringfeed_feed_up{feed="lc0"}': 0}
+    found = samples_of(web.get("/metrics")[2])
+    assert found['ringfeed_feed_up{feed="lc0"}'] == 0
+    assert found['ringfeed_feed_state{feed="lc0",state="ORPHANED"}'] == 1
     ready, _, why = web.get("/readyz")
     assert ready == 503 and f"(process {before}) is dead" in why, why
     run.start()

@@ -11,6 +11,7 @@
 namespace ringfeed::metrics {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -36,13 +37,16 @@ class Bottlenecks : public ::testing::Test {
       NodeLoad node;
       node.stage = names[i];
       node.lanes = 1;
-      node.has_threads = i != kProvider && i != kPool;
-      if (i > 0) node.reads_from = {i - 1};
+      if (i != kProvider && i != kPool) {
+        node.more_lanes = "set threads: {} in the configuration (threads={} in Python)";
+      }
+      if (i > 0) node.reads_from = {{.from = i - 1, .records = 64, .bytes = 1 << 20}};
+      node.read_by = 1;
       nodes_.push_back(node);
     }
     nodes_[kRead].part = "read";
     nodes_[kPool].redraws = true;
-    nodes_[kPool].reads_from.push_back(kRead);  // what cannot be read
+    nodes_[kPool].reads_from.push_back({.from = kRead});  // what cannot be read
     nodes_[kUnpacker].lanes_max = 4;
     output_.feed = "lc0";
     output_.node = kTensors;
@@ -153,6 +157,60 @@ TEST_F(Bottlenecks, OfStagesThatWaitForEachOtherTheBusierOneIsNamed) {
   EXPECT_EQ(find().stage(), "sampler");
 }
 
+TEST_F(Bottlenecks, AQueueThatBothItsEndsWaitForIsNamedWithWhatWouldDo) {
+  steady(kSampler, {0.5, 0.1, 0.4});
+  set(kTensors, {0.4, 0.6, 0});
+  nodes_[kTensors].reads_from[0].records = 1;
+  BottleneckProto found = find();
+  EXPECT_EQ(found.kind(), BottleneckProto::QUEUE) << found.sentence();
+  EXPECT_EQ(found.stage(), "sampler");
+  EXPECT_EQ(found.setting(), "queue_capacity");
+  EXPECT_EQ(found.setting_now(), 1U);
+  EXPECT_EQ(found.setting_useful(), 64U);
+  EXPECT_THAT(found.sentence(), HasSubstr("2.0 times as much (10.0 to 20.0 batches/s)"));
+  nodes_[kTensors].reads_from[0].records = 1000;
+  nodes_[kTensors].reads_from[0].record_bytes = 100'000;
+  found = find();
+  EXPECT_EQ(found.setting(), "queue_bytes") << "ten records of that size fill it";
+  EXPECT_EQ(found.setting_useful(), std::uint64_t{4} << 20);
+  // What else could be waited for: another input, or another reader.
+  nodes_[kSampler].read_by = 2;
+  EXPECT_EQ(find().kind(), BottleneckProto::STAGE);
+}
+
+TEST_F(Bottlenecks, TooFewSlotsAreNamedAndNotTheTrainers) {
+  set({kIdle, kIdle, kBlocked, kBlocked, kBlocked, kBlocked, {0.4, 0, 0.6}});
+  output_.slots = 1;
+  output_.trainers_wait = 0.4;
+  const BottleneckProto found = find();
+  EXPECT_EQ(found.kind(), BottleneckProto::QUEUE) << found.sentence();
+  EXPECT_EQ(found.stage(), "tensors");
+  EXPECT_EQ(found.setting_useful(), 8U);
+  EXPECT_THAT(found.sentence(), HasSubstr("set queue_capacity: 8 (it is 1) of stage 'tensors'"));
+  output_.slots_given = true;
+  EXPECT_THAT(find().sentence(), HasSubstr("set slots: 8 (it is 1) of feed_output"));
+  EXPECT_THAT(found.sentence(),
+              HasSubstr("the slots are too few: the trainers wait for a batch 40 %"));
+  output_.trainers_wait = 0;
+  EXPECT_EQ(find().kind(), BottleneckProto::TRAINERS);
+}
+
+TEST_F(Bottlenecks, WhatLeavesOutMoreThanHalfIsTheHeadlineWhateverElseIsSlow) {
+  for (const double blocked : {0.0, 0.9}) {
+    steady(kUnpacker);
+    set(kTensors, {0.1, 0.9 - blocked, blocked});
+    nodes_[kSampler].left_out = 0.5;
+    nodes_[kSampler].what_left_out = "5 of 10 samples (5 ValueError)";
+    EXPECT_NE(find().kind(), BottleneckProto::LEAVES_OUT);
+    nodes_[kSampler].left_out = 1;
+    const BottleneckProto found = find();
+    EXPECT_EQ(found.kind(), BottleneckProto::LEAVES_OUT) << found.sentence();
+    EXPECT_EQ(found.sentence(),
+              "stage 'sampler' leaves out 100 % of what it gets: 5 of 10 samples (5 ValueError)");
+    nodes_[kSampler].left_out = 0;
+  }
+}
+
 TEST_F(Bottlenecks, ALaneReadyWithoutAProcessorIsTheMachinesFaultOnlyIfNoneIsIdle) {
   steady(kTensors);
   nodes_[kTensors].cpu = 0.5;
@@ -203,10 +261,14 @@ TEST_F(Bottlenecks, WhatCannotBeScaledIsSaidWithWhatCanBeDone) {
   EXPECT_THAT(find().sentence(), HasSubstr("cannot be shared among lanes"));
   steady(kSampler);
   EXPECT_THAT(find().sentence(),
-              HasSubstr("set threads: 2 in the configuration and start a new feed with --fresh"));
+              HasSubstr("set threads: 2 in the configuration (threads=2 in Python)"));
   steady(kUnpacker);
   nodes_[kUnpacker].lanes = 4;
-  EXPECT_THAT(find().sentence(), HasSubstr("max_threads is 4 now"));
+  EXPECT_THAT(find().sentence(), HasSubstr("set threads: 5 in the configuration"));
+  steady(kPool);
+  nodes_[kPool].if_slow = "What it does can be done before it";
+  EXPECT_THAT(find().sentence(), AllOf(HasSubstr("What it does can be done before it"),
+                                       Not(HasSubstr("cannot be shared"))));
 }
 
 TEST_F(Bottlenecks, AStageThatWaitsForADiskIsSaidToWait) {
@@ -237,7 +299,7 @@ TEST_F(Bottlenecks, OfSeveralInputsTheBusyOneIsNamed) {
   other.busy = 0.99;
   nodes_.push_back(other);
   set({kIdle, kStarved, kStarved, kStarved, kStarved, kStarved, kStarved});
-  nodes_[kTensors].reads_from = {kSampler, 7};
+  nodes_[kTensors].reads_from = {{.from = kSampler}, {.from = 7}};
   EXPECT_EQ(find().kind(), BottleneckProto::STAGE) << "one input alone waits for files";
   EXPECT_EQ(find().stage(), "other");
 }

@@ -37,6 +37,7 @@ struct PluginSettings {
     NodeSpec node;
     node.lanes = lanes;
     node.lanes_max = lanes_max;
+    node.more_lanes = kMoreThreads;
     return node;
   }
   // An output port with the queue that the configuration asks for. `usual_bytes`: of that queue, if

@@ -323,6 +323,10 @@ struct OutputSpec {
   UnitRule units = UnitRule::kFollow;
 };
 
+// NodeSpec::more_lanes of a node that has as many lanes as its stage's `threads` say.
+inline constexpr std::string_view kMoreThreads =
+    "set threads: {} in the configuration and start a new feed with --fresh";
+
 // A part of a stage that has lanes of its own; most stages are one node.
 struct NodeSpec {
   std::string name;  // "" for the stage itself
@@ -365,6 +369,11 @@ struct NodeSpec {
   bool serves_when_over = false;
   // Beside ringfeed-worker, what runs the node, with the whole stage group it is in; "": that does.
   std::string program = {};
+  // How its user gives it more lanes, for `ringfeed why`; "{}" stands for their number. "": their
+  // number cannot be chosen.
+  std::string_view more_lanes = {};
+  // What else makes it faster, a sentence.
+  std::string_view if_slow = {};
   // Empty: this program can tell what the node needs, but not run it.
   std::function<std::unique_ptr<Stage>(const StageContext&)> create;
 };
