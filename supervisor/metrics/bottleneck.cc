@@ -297,6 +297,23 @@ void say_trainers(std::span<const NodeLoad> nodes, const std::vector<std::size_t
                         name_of(last), percent(last.blocked), could, output.idle));
 }
 
+// A stage that works on request waits to be asked.
+void say_requests(const NodeLoad& node, const OutputLoad& output, BottleneckProto& found) {
+  const std::string waits = fmt::format("'{}' waits {} of the time to be asked for a batch",
+                                        name_of(node), percent(node.starved));
+  if (output.trainers_wait < kQueueWaits) {
+    found.set_kind(BottleneckProto::TRAINERS);
+    found.set_sentence(fmt::format("the trainers are the bottleneck: {}", waits));
+    return;
+  }
+  found.set_kind(BottleneckProto::QUEUE);
+  found.set_stage(node.stage);
+  found.set_sentence(fmt::format(
+      "batches are asked for too late: the trainers wait for one {} of the time, and {}: "
+      "{}",
+      percent(output.trainers_wait), waits, node.on_request));
+}
+
 void say_slots(const NodeLoad& last, const OutputLoad& output, BottleneckProto& found) {
   const double gain = 1 / std::max({last.busy, 1 - output.trainers_wait, 1e-3});
   const std::string waits = fmt::format(
@@ -370,6 +387,7 @@ void find_bottleneck(std::span<const NodeLoad> nodes, const MachineLoad& machine
   walk.go(output.node);
   if (walk.files()) {
     const NodeLoad& source = nodes[walk.source()];
+    if (!source.on_request.empty()) return say_requests(source, output, found);
     found.set_kind(BottleneckProto::FILES);
     found.set_stage(source.stage);
     found.set_sentence(
@@ -436,6 +454,7 @@ std::vector<NodeLoad> node_loads(const FeedFacts& facts, const Look& begin, cons
     if (planned != plan.nodes().end()) {
       load.more_lanes = planned->more_lanes();
       load.if_slow = planned->if_slow();
+      load.on_request = planned->on_request();
     }
     // Of a stage of several parts it is the one without a name that decides what is given.
     if (node.name.empty()) {

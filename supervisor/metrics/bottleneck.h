@@ -45,6 +45,7 @@ struct NodeLoad {
   std::uint32_t lanes_max = 0;  // to which it may be scaled; 0: it may not
   std::string more_lanes;       // how its user gives it more: NodePlan.more_lanes
   std::string if_slow;          // what else makes it faster
+  std::string on_request;       // works when the trainers ask: how they ask for more ahead
   bool redraws = false;         // gives out what it got long ago: does not wait for its input
   bool gives_nothing = false;   // says so itself (counter gives_nothing)
   std::string reason;           // for that, in its own words

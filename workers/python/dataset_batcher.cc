@@ -285,6 +285,7 @@ StageType dataset_batcher_type() {
     NodeSpec node;
     node.lanes = own.processes();
     node.more_lanes = "give the DataLoader num_workers={}";
+    node.on_request = "give the DataLoader a higher prefetch_factor";
     node.process_per_lane = true;
     node.warm_parent = true;
     node.parent_socket = own.parent_socket();

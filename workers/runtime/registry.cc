@@ -174,6 +174,7 @@ void plan_node(const NodeSpec& node, NodePlan& to) {
   if (node.warm_parent) to.set_warm_parent(true);
   if (!node.parent_socket.empty()) to.set_parent_socket(node.parent_socket);
   if (!node.more_lanes.empty()) to.set_more_lanes(std::string(node.more_lanes));
+  if (!node.on_request.empty()) to.set_on_request(std::string(node.on_request));
   if (!node.if_slow.empty()) to.set_if_slow(std::string(node.if_slow));
   if (!node.create) to.set_cannot_run(true);
   for (const InputSpec& input : node.inputs) {

@@ -8,16 +8,17 @@ feed after the other.
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.feeds.feed_run import FeedRun, wait_until
+from tests.support.feeds.feed_run import BIN, FeedRun, wait_until
 
 Found = dict[str, Any]
 SECONDS = 2.0  # that an answer covers
@@ -291,3 +292,73 @@ def test_a_slow_source_in_python_is_told_what_can_be_done(feeds: Feeds) -> None:
     found = why(feeds.start(source, feeds.batched("source")))
     assert place(found) == ("STAGE", "source"), found["sentence"]
     assert "in a stage `python` behind it" in found["sentence"]
+
+
+LOADER = """
+import sys, time
+import torch.utils.data
+from ringfeed.torch import DataLoader
+
+class Slow(torch.utils.data.Dataset):
+    def __len__(self):
+        return 10**6
+
+    def __getitem__(self, i):
+        time.sleep(float(sys.argv[1]))
+        return i
+
+for batch in DataLoader(Slow(), batch_size=4, num_workers=int(sys.argv[3])):
+    time.sleep(float(sys.argv[2]))
+"""
+
+
+@pytest.fixture
+def load(tmp_path: Path) -> Iterator[Callable[..., Found]]:
+    pytest.importorskip("torch")
+    environment = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)}
+    started: list[subprocess.Popen[bytes]] = []
+
+    def told(sample_s: float, hold_s: float, workers: int = 1) -> Found:
+        """What `ringfeed why` says of a loader."""
+        words = [sys.executable, "-c", LOADER, str(sample_s), str(hold_s), str(workers)]
+        one = subprocess.Popen(words, env=environment)
+        started.append(one)
+
+        def answer() -> Found | None:
+            listed = ringfeed_command("ps", "--json")
+            names = [feed["feed"] for feed in listed["feeds"] if f"-{one.pid}-" in feed["feed"]]
+            if not names:
+                return None
+            (found,) = ringfeed_command("why", names[0], "--json")["bottlenecks"]
+            covers = found["seconds_covered"] >= SECONDS and found["batches_per_s"] > 0
+            return dict(found) if covers else None
+
+        found: Found = wait_until(answer, "an answer about the loader")
+        one.kill()
+        one.wait()
+        return found
+
+    def ringfeed_command(*words: str) -> Any:
+        done = subprocess.run([str(BIN / "ringfeed"), *words], env=environment, capture_output=True)
+        return json.loads(done.stdout)
+
+    yield told
+    for one in started:
+        one.kill()
+        one.wait()
+
+
+def test_a_loader_is_told_of_its_workers_and_more_of_them_bring_more(
+    load: Callable[..., Found],
+) -> None:
+    before = load(0.01, 0)
+    assert before["kind"] == "STAGE" and "num_workers=2" in before["sentence"], before["sentence"]
+    assert load(0.01, 0, 2)["batches_per_s"] > BRINGS * before["batches_per_s"]
+
+
+def test_a_loader_whose_trainer_is_slower_is_not_short_of_files(
+    load: Callable[..., Found],
+) -> None:
+    found = load(0, 0.1)
+    assert found["kind"] == "TRAINERS", found["sentence"]
+    assert "to be asked for a batch" in found["sentence"]

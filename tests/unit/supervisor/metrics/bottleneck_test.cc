@@ -108,6 +108,21 @@ TEST_F(Bottlenecks, ASourceWithNothingNewIsForWantOfFiles) {
   EXPECT_FALSE(found.has_batches_per_s_next());
 }
 
+TEST_F(Bottlenecks, WhoWorksOnRequestIsNotShortOfFiles) {
+  nodes_.resize(1);
+  output_.node = 0;
+  set(kProvider, kStarved);
+  nodes_[kProvider].on_request = "ask for more ahead";
+  BottleneckProto found = find();
+  EXPECT_EQ(found.kind(), BottleneckProto::TRAINERS);
+  EXPECT_THAT(found.sentence(), HasSubstr("'provider' waits 95 % of the time to be asked"));
+  output_.trainers_wait = 0.5;
+  found = find();
+  EXPECT_EQ(found.kind(), BottleneckProto::QUEUE);
+  EXPECT_THAT(found.sentence(), HasSubstr("wait for one 50 % of the time"));
+  EXPECT_THAT(found.sentence(), HasSubstr("ask for more ahead"));
+}
+
 // It may be busy with that, and the machine full of it.
 TEST_F(Bottlenecks, AStageThatSaysThatItGivesNothingIsTheReasonInItsOwnWords) {
   steady(kPool);

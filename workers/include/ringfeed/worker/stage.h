@@ -374,6 +374,9 @@ struct NodeSpec {
   std::string_view more_lanes = {};
   // What else makes it faster, a sentence.
   std::string_view if_slow = {};
+  // Of lanes that work when the trainers ask for something: how these ask for more ahead. "": they
+  // work on their own.
+  std::string_view on_request = {};
   // Empty: this program can tell what the node needs, but not run it.
   std::function<std::unique_ptr<Stage>(const StageContext&)> create;
 };
