@@ -119,6 +119,7 @@ class Head {
       const auto room = std::as_writable_bytes(std::span(text_).subspan(have));
       const Result<std::size_t> got = stream_.read(room);
       if (!got && have == 0) throw got.error();
+      if (!got) fault_ = got.error();
       if (!got || *got == 0) break;
       have += *got;
     }
@@ -126,10 +127,15 @@ class Head {
     return have != before;
   }
   [[nodiscard]] std::string_view text() const noexcept { return text_; }
+  // Nothing is read behind it: throws Error if that is for a fault.
+  void end() const {
+    if (fault_) throw *fault_;
+  }
 
  private:
   ByteStream stream_;
   std::string text_;
+  std::optional<Error> fault_;
 };
 
 constexpr std::string_view kLineEnds = "\r\n";
@@ -183,14 +189,10 @@ class CsvTable final : public TableFile {
       throw Error(ErrorCode::kUnsupported, "it is UTF-16: write it as UTF-8");
     }
     if (head.text().starts_with(kMark)) begin_ = kMark.size();
-    while (next_line(head.text()) == std::string_view::npos) {
-      if (!head.read(kHeadBytes)) return;
-    }
-    if (!format_.delimiter) format_.delimiter = delimiter_of(head.text().substr(begin_));
-    if (format_.has_names && !take_names(head)) return;
     // Arrow takes a file without any row for an error.
-    while (next_line(head.text()) == std::string_view::npos) {
-      if (!head.read(kHeadBytes)) return;
+    if (!find_rows(head)) {
+      head.end();
+      return;
     }
     if (!format_.has_names) {
       arrow::csv::ReadOptions read = read_options();
@@ -244,6 +246,19 @@ class CsvTable final : public TableFile {
   // Where the next line that is not empty begins.
   [[nodiscard]] std::size_t next_line(std::string_view text) const {
     return text.find_first_not_of(kLineEnds, begin_);
+  }
+
+  // Begins behind the names, if it has some. False: no row comes.
+  [[nodiscard]] bool find_rows(Head& head) {
+    const auto begins = [&] {
+      while (next_line(head.text()) == std::string_view::npos) {
+        if (!head.read(kHeadBytes)) return false;
+      }
+      return true;
+    };
+    if (!begins()) return false;
+    if (!format_.delimiter) format_.delimiter = delimiter_of(head.text().substr(begin_));
+    return !format_.has_names || (take_names(head) && begins());
   }
 
   // Reads the first row as names, with Arrow, which reads the cells of others too; the rows begin

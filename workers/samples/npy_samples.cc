@@ -152,9 +152,9 @@ Result<std::unique_ptr<SampleFile>> open_npy(const SampleSourceConfig& config, S
   const std::uint64_t whole = row_bytes == 0 ? rows : (there - std::min(there, before)) / step;
   const std::uint64_t first = rows_before(part.begin);
   const std::uint64_t end = std::max(first, std::min(rows_before(part.end), whole));
-  const std::uint64_t lacking = part.end >= bytes ? rows - std::min(rows, whole) : 0;
   // Another array, if somebody has saved two to one file. NumPy does not read it either.
   const bool is_last = part.end >= part.file_bytes;
+  const std::uint64_t lacking = is_last ? rows - std::min(rows, end) : 0;
   const std::uint64_t trailing = is_last && whole >= rows ? there - rows * row_bytes : 0;
   return std::unique_ptr<SampleFile>(std::make_unique<NpySamples>(
       std::move(part.fd), std::move(*fields), *array, head->data_at,

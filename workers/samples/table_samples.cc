@@ -290,7 +290,7 @@ class TableSamples final : public SampleFile {
         .bytes = 0,
         .fault = SampleFault::kDamaged,
         .text = fmt::format("row group {} from row {} on: {}", groups_[at_], row_, error.message()),
-        .lost = end - row_};
+        .lost = end == formats::kRowsUnknown ? 1 : std::max<std::uint64_t>(end - row_, 1)};
     row_ = end;
     close();
     return item;

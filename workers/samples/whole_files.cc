@@ -31,13 +31,23 @@ class WholeSample final : public SampleFile {
   Result<bool> next(Item& item) override {
     if (over_) return false;
     over_ = true;
-    item = Item{.place = 0, .cursor = 1, .bytes = part_.file_bytes};
-    if (part_.file_bytes >= kFileBytesMax) {
+    item = Item{.place = 0, .cursor = 1, .bytes = 0};
+    // It may have grown since the epoch came to it.
+    struct stat before {};
+    if (::fstat(part_.fd.get(), &before) != 0) return Error{ErrorCode::kIo, std::strerror(errno)};
+    item.bytes = static_cast<std::uint64_t>(before.st_size);
+    if (item.bytes >= kFileBytesMax) {
       item.fault = SampleFault::kTooLarge;
       item.text = fmt::format("the file has {} bytes; a sample has less than 4 GiB", item.bytes);
       return true;
     }
-    if (Status read = read_whole(); !read) return read.error();
+    if (Status read = read_whole(item.bytes); !read) return read.error();
+    struct stat after {};
+    if (::fstat(part_.fd.get(), &after) != 0) return Error{ErrorCode::kIo, std::strerror(errno)};
+    if (after.st_size != before.st_size || after.st_mtim.tv_sec != before.st_mtim.tv_sec ||
+        after.st_mtim.tv_nsec != before.st_mtim.tv_nsec) {
+      return Error{ErrorCode::kDamaged, "it was written to while it was read"};
+    }
     for (const WantedField& wanted : wanted_) {
       if (!add(wanted, item)) break;
     }
@@ -46,8 +56,8 @@ class WholeSample final : public SampleFile {
   }
 
  private:
-  [[nodiscard]] Status read_whole() {
-    data_.resize(part_.file_bytes);
+  [[nodiscard]] Status read_whole(std::uint64_t bytes) {
+    data_.resize(bytes);
     for (std::size_t have = 0; have < data_.size();) {
       const ssize_t got = ::pread(part_.fd.get(), data_.data() + have, data_.size() - have,
                                   static_cast<off_t>(have));

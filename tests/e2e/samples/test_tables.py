@@ -211,6 +211,14 @@ def test_a_damaged_packed_text_is_counted(read: Read, tmp_path: Path) -> None:
     got, skipped = read(cut, "", fields(id="int64", t="text"))
     assert {text[-4:] for text in got["t"]} == {b"\nend"}
     assert skipped["damaged"] == len(list(cut.iterdir()))
+    # Nor is a file that is cut in the names of its columns, or right behind them, an empty one.
+    names = tmp_path / "names"
+    names.mkdir()
+    packed = gzip.compress(b"id,t\n" + b"".join(b"%d,%d\n" % (i, i * i) for i in range(20)))
+    for at in range(12, len(packed)):
+        (names / f"{at:03}.csv.gz").write_bytes(packed[:at])
+    got, skipped = read(names, "", fields(id="int64", t="int64"))
+    assert skipped["damaged"] == len(list(names.iterdir()))
     (data / "b.csv").write_text("id\n-1\n")
     got, skipped = read(data, "verify: BEFORE", fields(id="int64"))
     assert skipped["damaged"] == 1 and got["id"] == [-1]

@@ -535,6 +535,36 @@ TEST(SampleSource, GivesTheRowsOfArraysWhateverHappens) {
   for (std::uint64_t seed = 1; seed <= 4; ++seed) ASSERT_EQ(run(2, seed, 0.1), numbers(0, 20001));
 }
 
+// What somebody is still writing when the epoch comes to it has grown when its turn comes.
+TEST(SampleSource, GivesOfAFileThatHasGrownAllOrCountsWhatItDoesNot) {
+  const std::string array = npy_rows(0, 200);
+  for (const bool is_array : {false, true}) {
+    Source source(is_array ? "format: NPY queue_capacity: 1"
+                           : "format: WHOLE_FILE queue_capacity: 1");
+    const std::string ending = is_array ? ".npy" : ".jpg";
+    source.rig.allow("out", 0);
+    for (int i = 0; i < 4; ++i) {
+      source.add(fmt::format("{}{}", i, ending), is_array ? npy_rows(0, 1) : "whole");
+    }
+    const std::string path = source.directory.write("z" + ending, array.substr(0, 500));
+    source.rig.feed("files", {.bytes = path, .user = kFileRecord});
+    source.scanned();
+    source.rig.finish("files");
+    source.rig.run();
+    source.directory.write("z" + ending, array);
+    source.rig.allow("out", ~std::uint64_t{0} >> 1);
+    source.rig.run();
+    ASSERT_TRUE(source.rig.all_finished());
+    if (is_array) {
+      const std::uint64_t came = rows_of(source.rig).size() - 4;
+      EXPECT_LT(came, 200U);
+      EXPECT_EQ(came + source.counter("skipped_damaged"), 200U);
+    } else {
+      EXPECT_THAT(source.samples().back(), HasSubstr("data=" + array));
+    }
+  }
+}
+
 TEST(SampleSource, SaysWhereAnArrayIsCutShort) {
   for (const std::size_t lacks : {1U, 8U, 800U}) {
     Source source;
