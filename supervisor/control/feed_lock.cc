@@ -469,18 +469,25 @@ Result<std::optional<EndedFeed>> find_ended(const std::string& lock_path) {
       process::is_alive(record.supervisor) || !living_workers(record).empty()) {
     return std::optional<EndedFeed>();
   }
+  const bool continues =
+      !record.snapshot.empty() || std::ranges::any_of(record.files, [](const std::string& file) {
+        return ::access(file.c_str(), F_OK) == 0;
+      });
   return std::optional<EndedFeed>(
       {.failed = false,
        .reason = fmt::format("all its processes have died (its supervisor was process {})",
-                             record.supervisor.pid)});
+                             record.supervisor.pid),
+       .continues = continues});
 }
 
 std::string ended_text(const EndedFeed& ended) {
-  return fmt::format(
-      "{}: {}", ended.reason,
-      ended.failed
-          ? "`ringfeed run CONFIG` starts it again, `ringfeed clean` forgets it"
-          : "`ringfeed run CONFIG` continues it, `ringfeed clean --force` removes what it left");
+  if (ended.continues) {
+    return fmt::format(
+        "{}: `ringfeed run CONFIG` continues it, `ringfeed clean --force` removes what it left",
+        ended.reason);
+  }
+  return fmt::format("{}: `ringfeed run CONFIG` starts it anew, `ringfeed clean` forgets it",
+                     ended.reason);
 }
 
 namespace {

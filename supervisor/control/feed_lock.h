@@ -154,6 +154,7 @@ class FeedLock {
 struct EndedFeed {
   bool failed = false;  // by itself; else all its processes have died
   std::string reason = {};
+  bool continues = false;  // its files or a snapshot are there, from which it goes on
 };
 // nullopt: there is no such record, or nobody can tell from here. Takes no lock. Errors: kIo.
 [[nodiscard]] Result<std::optional<EndedFeed>> find_ended(const std::string& lock_path);
