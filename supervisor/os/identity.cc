@@ -123,30 +123,46 @@ std::string executable_name(pid_t pid) {
   return name.substr(name.rfind('/') + 1);
 }
 
-std::string program_name(const Identity& identity) {
+std::string program_of(std::string_view arguments) {
   constexpr std::size_t kNameBytes = 100;
-  const Result<std::string> line = shm::read_file(fmt::format("/proc/{}/cmdline", identity.pid));
-  if (!line || start_ticks(identity.pid) != identity.start_ticks) return {};
   std::vector<std::string_view> words;
-  for (std::string_view rest = *line; !rest.empty();) {
-    const std::size_t end = std::min(rest.find('\0'), rest.size());
-    words.push_back(rest.substr(0, end));
-    rest.remove_prefix(std::min(end + 1, rest.size()));
+  while (!arguments.empty()) {
+    const std::size_t end = std::min(arguments.find('\0'), arguments.size());
+    words.push_back(arguments.substr(0, end));
+    arguments.remove_prefix(std::min(end + 1, arguments.size()));
   }
   const auto base = [](std::string_view path) { return path.substr(path.rfind('/') + 1); };
   if (words.empty()) return {};
   std::string name(base(words[0]));
-  for (std::size_t i = 1; name.starts_with("python") && i < words.size(); ++i) {
-    const bool module = words[i] == "-m";
-    if (words[i] == "-c" || (module && i + 1 == words.size())) break;
-    if (words[i] == "-W" || words[i] == "-X") {
-      ++i;
-    } else if (module || !words[i].starts_with('-')) {
-      name += fmt::format(" {}", module ? words[i + 1] : base(words[i]));
+  if (!name.starts_with("python")) return name.substr(0, kNameBytes);
+  // As Python reads them: letters that stand together, of which four take the rest, or the next
+  // word. Of what is not known here nothing is shown.
+  for (std::size_t i = 1; i < words.size(); ++i) {
+    std::string_view letters = words[i];
+    if (letters.empty() || letters == "-" || letters.starts_with("--")) break;
+    if (!letters.starts_with('-')) {
+      name += fmt::format(" {}", base(letters));
       break;
     }
+    letters.remove_prefix(1);
+    const std::size_t at = letters.find_first_of("cmWX");
+    if (at == std::string_view::npos) continue;
+    const std::string_view rest = letters.substr(at + 1);
+    if (letters[at] == 'W' || letters[at] == 'X') {
+      if (rest.empty()) ++i;
+      continue;
+    }
+    const std::string_view module = !rest.empty() ? rest : i + 1 < words.size() ? words[i + 1] : "";
+    if (letters[at] == 'm' && !module.empty()) name += fmt::format(" -m {}", module);
+    break;
   }
   return name.substr(0, kNameBytes);
+}
+
+std::string program_name(const Identity& identity) {
+  const Result<std::string> line = shm::read_file(fmt::format("/proc/{}/cmdline", identity.pid));
+  if (!line || start_ticks(identity.pid) != identity.start_ticks) return {};
+  return program_of(*line);
 }
 
 char state_letter(const Identity& identity) {

@@ -43,6 +43,8 @@ bool kill_process(const Identity& identity, int signal);
 // train.py". "": that cannot be seen. Never another argument: those may be secrets. The process may
 // have written anything there.
 [[nodiscard]] std::string program_name(const Identity& identity);
+// The same of arguments with a NUL behind each.
+[[nodiscard]] std::string program_of(std::string_view arguments);
 // Why a living process does nothing: 'T' it is stopped, 't' a debugger holds it; else another
 // letter of /proc/PID/stat, or '?'.
 [[nodiscard]] char state_letter(const Identity& identity);
