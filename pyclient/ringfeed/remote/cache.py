@@ -297,6 +297,25 @@ class Cache:
                 f"cache {self.root}: {(self.root / 'objects').resolve()} is on another file system "
                 "than its directory partial: move or link the cache as a whole"
             )
+        self._try_times()
+
+    def _try_times(self) -> None:
+        """By its time, to the nanosecond, a copy is told from one that was damaged since."""
+        probe = self.root / f".time-{os.getpid()}-{threading.get_ident()}"
+        wanted = 1_234_567_890_123_456_789
+        try:
+            os.close(open_regular(probe, os.O_WRONLY | os.O_CREAT))
+            os.utime(probe, ns=(wanted, wanted))
+            kept = os.stat(probe).st_mtime_ns
+            probe.unlink()
+        except OSError:
+            return  # a full disk, or one for reading: what is there can be read
+        if kept != wanted:
+            raise RemoteError(
+                f"cache {self.root}: its file system does not keep the times of files to the "
+                "nanosecond, by which whole copies are told from damaged ones: name a directory on "
+                "another one"
+            )
 
     def _mark(self, marker: Path) -> None:
         aside = self.root / f".{MARKER}-{os.getpid()}-{threading.get_ident()}"

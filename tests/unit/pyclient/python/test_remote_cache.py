@@ -55,6 +55,20 @@ def server() -> Iterator[FickleServer]:
         yield server
 
 
+def test_a_file_system_without_nanoseconds_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No copy would be known there for what it is, and each would be fetched for ever."""
+    utime = os.utime
+
+    def to_100_ns(path: Any, *, ns: tuple[int, int]) -> None:
+        utime(path, ns=(ns[0] // 100 * 100, ns[1] // 100 * 100))
+
+    monkeypatch.setattr(os, "utime", to_100_ns)
+    with pytest.raises(RemoteError, match="to the nanosecond"):
+        Cache(tmp_path / "cache", 1 << 20)
+
+
 def wait_until(condition: Callable[[], Any]) -> None:
     """The test's own limit of time ends it if that never comes."""
     while not condition():
