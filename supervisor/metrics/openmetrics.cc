@@ -10,6 +10,7 @@
 
 #include "proto/control.pb.h"
 #include "proto/metrics.pb.h"
+#include "ringfeed/shm/quote.h"
 
 namespace ringfeed::metrics {
 namespace {
@@ -127,7 +128,10 @@ void add_feeds(Text& text, const Feeds& feeds) {
   text.family("feed_reason", Type::kGauge, "Why the feed's supervisor does not answer; always 1.");
   for (const FeedNumbers& one : feeds) {
     if (one.status != nullptr) continue;
-    text.add({{"feed", one.feed}, {"reason", one.reason.substr(0, kReasonBytes)}}, 1.0);
+    // Words of users' programs and names of files: a label has to be UTF-8.
+    std::string reason = escaped(one.reason);
+    if (reason.size() > kReasonBytes) reason = escaped(reason.substr(0, kReasonBytes));
+    text.add({{"feed", one.feed}, {"reason", reason}}, 1.0);
   }
   text.family("build_info", Type::kGauge, "Version of the feed's supervisor; always 1.");
   statuses(feeds, [&](std::string_view feed, const StatusReply& status) {

@@ -7,6 +7,7 @@
 
 #include "proto/control.pb.h"
 #include "proto/metrics.pb.h"
+#include "ringfeed/shm/quote.h"
 
 namespace ringfeed::metrics {
 namespace {
@@ -28,6 +29,21 @@ TEST(OpenMetrics, HasNoSeriesOfAFeedThatDoesNotAnswer) {
   EXPECT_THAT(text, HasSubstr("ringfeed_feed_up{feed=\"f\"} 0\n"));
   EXPECT_THAT(text, Not(HasSubstr("_total{")));
   EXPECT_TRUE(text.ends_with("# EOF\n"));
+}
+
+// One series that is no UTF-8 would cost the collector all of them.
+TEST(OpenMetrics, TellsWhyAFeedDoesNotAnswerInUtf8) {
+  for (const std::string& reason : {std::string(299, 'a') + "\u00e9 and more",
+                                    std::string("a name: \xff"), std::string(5000, 'b')}) {
+    const std::string text =
+        metrics_text({{.feed = "f", .ended = "FAILED", .reason = reason}}, TextForm::kPrometheus);
+    EXPECT_THAT(text, HasSubstr("ringfeed_feed_state{feed=\"f\",state=\"FAILED\"} 1\n"));
+    const std::size_t at = text.find("ringfeed_feed_reason{");
+    ASSERT_NE(at, std::string::npos);
+    const std::string line = text.substr(at, text.find('\n', at) - at);
+    EXPECT_EQ(escaped(line), line) << "UTF-8, and no character cut in two";
+    EXPECT_LT(line.size(), 400U);
+  }
 }
 
 TEST(OpenMetrics, CountsSkipsByReason) {
