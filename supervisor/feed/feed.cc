@@ -245,6 +245,7 @@ void Feed::make_workers() {
                     .backoff_ms_max = restart.backoff_ms_max()};
   rules.max_attempts = restart.max_attempts();
   rules.ready_ms = restart.ready_ms();
+  if (restart.stall_ms() != 0) rules.stall_start_ms = std::max(restart.stall_ms(), kStartMsMax);
   rules.reserve = &reserve_;
   layout::SetupFacts facts;
   facts.config_bytes = run_.config.SerializeAsString();
@@ -756,7 +757,7 @@ void Feed::tell_left_out(control::ConnectionId connection) {
   if (left_out_.empty() || !server_) return;
   Reply reply;
   reply.set_id(0);
-  reply.mutable_event()->set_left_out(left_out_.substr(0, kNoticeBytes));
+  reply.mutable_event()->set_left_out(escaped(left_out_.substr(0, kNoticeBytes)));
   server_->send(connection, reply);
 }
 
@@ -764,7 +765,7 @@ void Feed::tell_stands_still(control::ConnectionId connection) {
   if (stands_still_.empty() || !server_) return;
   Reply reply;
   reply.set_id(0);
-  reply.mutable_event()->set_stands_still(stands_still_.substr(0, kNoticeBytes));
+  reply.mutable_event()->set_stands_still(escaped(stands_still_.substr(0, kNoticeBytes)));
   server_->send(connection, reply);
 }
 
@@ -1114,18 +1115,22 @@ void Feed::look_for_stalls() {
 
 // Nobody works and trainers wait: they and whoever looks at the feed are told, until it goes on.
 void Feed::look_for_standstill() {
-  if ((phase_ != Phase::kRunning && phase_ != Phase::kDraining) || lanes_park()) return;
+  const auto goes_on = [this] {
+    stands_still_.clear();
+    problems_.erase("standstill");
+    event(metrics::Level::kInfo, "feed_goes_on", {});
+  };
+  if (phase_ != Phase::kRunning && phase_ != Phase::kDraining) {
+    if (!stands_still_.empty()) goes_on();
+    return;
+  }
+  if (lanes_park()) return;
   std::vector<Standstill::Output> outputs;
   for (const std::unique_ptr<Output>& output : outputs_)
     outputs.push_back({&output->memory, &output->groups});
   const std::uint64_t stood_ms = standstill_.look(memory_, outputs, now_ms());
   if ((stood_ms != 0) == !stands_still_.empty()) return;
-  if (stood_ms == 0) {
-    stands_still_.clear();
-    problems_.erase("standstill");
-    event(metrics::Level::kInfo, "feed_goes_on", {});
-    return;
-  }
+  if (stood_ms == 0) return goes_on();
   stands_still_ = fmt::format(
       "nobody has worked for {} s, and trainers wait: {}. A stage that sleeps before its records "
       "is "

@@ -231,6 +231,8 @@ void GroupProcess::on_message(const FromWorker& message) {
   if (message.has_ready()) {
     if (ready_ms_ == 0) ready_ms_ = now_ms();
     late_starts_ = 0;
+    if (std::exchange(is_late_, false) && timer_)
+      loop_.cancel(*std::exchange(timer_, std::nullopt));
     if (starved_ != 0) {
       hooks_.on_event("info", "worker_starved_no_more",
                       fmt::format("group={} times={}", name(), starved_));
@@ -786,10 +788,13 @@ std::string GroupProcess::late_start() const {
   const std::uint64_t for_ms = now_ms() - started_ms_;
   if (for_ms < kSayLateMs) return {};
   const std::string words = tail_.last_words(1);
+  const bool by_stall = rules_.stall_start_ms != 0 &&
+                        (rules_.ready_ms == 0 || rules_.stall_start_ms < rules_.ready_ms);
+  const std::uint64_t limit_ms = by_stall ? rules_.stall_start_ms : rules_.ready_ms;
   const std::string most =
-      rules_.ready_ms == 0
-          ? std::string("it is waited for without a limit")
-          : fmt::format("it has {} for that (restart.ready_ms)", shown_time(rules_.ready_ms));
+      limit_ms == 0 ? std::string("it is waited for without a limit")
+                    : fmt::format("it has {} for that (restart.{})", shown_time(limit_ms),
+                                  by_stall ? "stall_ms" : "ready_ms");
   return fmt::format(
       "stage group '{}' is awaited: its process {} has not been ready for {}; {}{}{}", name(),
       process_.identity.pid, shown_time(for_ms), most, words.empty() ? "" : "; it says: ", words);

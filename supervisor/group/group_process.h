@@ -49,6 +49,8 @@ struct WorkerRules {
   std::uint32_t max_attempts = 3;  // deaths on one record before it is set aside
   std::uint64_t stop_ms = 3'000;   // after an order to stop; then it is killed
   std::uint64_t ready_ms = 0;      // after its start; then it is killed; 0: without a limit
+  std::uint64_t stall_start_ms =
+      0;  // after which restart.stall_ms kills one that is starting; 0: never
   DescriptorReserve* reserve = nullptr;
   // Forks a process that has loaded what it needs (warm_parent.h); nothing: it is started like any
   // other. The argument is `lock`.

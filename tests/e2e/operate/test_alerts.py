@@ -5,6 +5,7 @@ The rules are the shipped ones, but for their times: minutes are seconds here.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -143,7 +144,8 @@ def test_each_alert_fires_for_what_it_is_for_and_ends_with_it(scene: Scene, tmp_
 
             def dies() -> bool:
                 for pid in bad.workers().values():
-                    os.kill(pid, signal.SIGKILL)
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
                 return "firing" in scene.state("RingfeedRestarts", "bad")
 
             wait_until(dies, "RingfeedRestarts to fire")
@@ -197,7 +199,8 @@ def test_each_alert_fires_for_what_it_is_for_and_ends_with_it(scene: Scene, tmp_
                 if not before:
                     break
                 for pid in before.values():
-                    os.kill(pid, signal.SIGKILL)
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
                 wait_until(lambda was=before: failed.workers() != was, "the next or the end")
             assert failed.wait() == 1
             trainer.wait()
