@@ -61,7 +61,7 @@ class Scene:
         self.trainers: list[subprocess.Popen[str]] = []
         self.asked: Callable[[str], list[Any]] = lambda query: []
 
-    def start(self, feed: str, restarts: int = 1000, extra: str = "") -> FeedRun:
+    def start(self, feed: str, restarts: int = 100_000, extra: str = "") -> FeedRun:
         run = FeedRun(self.work, self.data, feed=feed, pipeline=BAD, restarts=restarts, extra=extra)
         self.runs.append(run.start())
         wait_until(lambda: (run.status() or {}).get("state") == "RUNNING", f"{feed} to run")
@@ -194,14 +194,14 @@ def test_each_alert_fires_for_what_it_is_for_and_ends_with_it(scene: Scene, tmp_
             # One fails: so does it, and that it has is seen until it is cleaned.
             failed = scene.start("failed", restarts=1)
             trainer = scene.trainer(failed, "fast")
-            for _ in range(3):
-                before = dict(failed.workers())
-                if not before:
-                    break
-                for pid in before.values():
+
+            def fails() -> bool:
+                for pid in failed.workers().values():
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
-                wait_until(lambda was=before: failed.workers() != was, "the next or the end")
+                return failed.process is not None and failed.process.poll() is not None
+
+            wait_until(fails, "the feed to fail")
             assert failed.wait() == 1
             trainer.wait()
             fires("RingfeedFailed", "failed")
