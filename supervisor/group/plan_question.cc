@@ -133,19 +133,19 @@ class EndsWithUs {
   }
   EndsWithUs(const EndsWithUs&) = delete;
   EndsWithUs& operator=(const EndsWithUs&) = delete;
-  static void is(pid_t pid) { asked_ = pid; }
+  static void is(pid_t pid) { asked = pid; }
 
  private:
   static void end(int signal) {
-    if (asked_ != 0) ::kill(-asked_, SIGKILL);
+    if (asked != 0) ::kill(-asked, SIGKILL);
     ::signal(signal, SIG_DFL);
     ::raise(signal);
   }
   static constexpr std::array<int, 3> kSignals{SIGTERM, SIGINT, SIGHUP};
-  static volatile pid_t asked_;  // 0: nobody
+  static volatile pid_t asked;  // 0: nobody
   std::array<struct sigaction, kSignals.size()> before_{};
 };
-volatile pid_t EndsWithUs::asked_ = 0;
+volatile pid_t EndsWithUs::asked = 0;
 
 // Its answer is what it has written when it ends: a child that it leaves may keep the pipe open.
 // Lives as long as the loop watches something of it.
