@@ -221,7 +221,7 @@ class PlanQuestion : public std::enable_shared_from_this<PlanQuestion> {
     start_.reset();
   }
 
-  // False: there is nothing more to read, for now or at all.
+  // False: nothing more can be read, yet or ever.
   bool read() {
     std::array<char, 65536> bytes;
     text_.reserve(text_.size() + bytes.size());  // what was read is never lost for want of memory
