@@ -1132,8 +1132,9 @@ void Feed::look_for_standstill() {
   if ((stood_ms != 0) == !stands_still_.empty()) return;
   if (stood_ms == 0) return goes_on();
   stands_still_ = fmt::format(
-      "nobody has worked for {} s, and trainers wait: {}. A stage that sleeps before its records is "
-      "at fault (`ringfeed restart {} GROUP` begins it again, and loses nothing); where branches "
+      "nobody has worked for {} s, and trainers wait: {}. A stage that sleeps before its records "
+      "is at fault (`ringfeed restart {} GROUP` begins it again, and loses nothing); where "
+      "branches "
       "meet, a larger queue_capacity may help",
       stood_ms / 1000, lanes_text(memory_), run_.config.feed());
   problems_["standstill"].text = stands_still_;
