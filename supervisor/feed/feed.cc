@@ -336,10 +336,16 @@ GivenParent* Feed::given_parent_of(const layout::GroupPlan& group) {
     if (parent->path() == path) return parent.get();
   }
   GivenParent::Hooks hooks;
-  hooks.on_ready = [this, path](bool says) {
+  hooks.on_ready = [this, path](bool all) {
     for (const std::unique_ptr<GroupProcess>& worker : workers_) {
       if (memory_.layout().groups[worker->group()].parent_socket != path) continue;
-      worker->parent_ready(says);
+      worker->parent_ready(all);
+    }
+  };
+  hooks.on_work = [this, path](const std::string& name) {
+    for (const std::unique_ptr<GroupProcess>& worker : workers_) {
+      const layout::GroupPlan& plan = memory_.layout().groups[worker->group()];
+      if (plan.parent_socket == path && plan.name == name) worker->parent_ready(true);
     }
   };
   hooks.on_ended = [this](pid_t pid) {

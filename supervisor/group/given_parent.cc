@@ -34,6 +34,7 @@ constexpr std::string_view kEnded = "ended ";
 constexpr std::string_view kHere = "here";
 constexpr std::string_view kLater = "later";
 constexpr std::string_view kOver = "over";
+constexpr std::string_view kWork = "work ";
 constexpr std::string_view kNotReady = "it has not said yet that it is ready";
 constexpr std::string_view kNextOne =
     "it has ended, and all that it had forked; the next one comes";
@@ -171,6 +172,8 @@ void GivenParent::take(const std::string& said) {
     }
     // Not here: who is called gives orders, and this may be the wait for what came of one.
     loop_.after(0, [ready = hooks_.on_ready] { ready(true); });
+  } else if (said.starts_with(kWork)) {
+    loop_.after(0, [work = hooks_.on_work, group = said.substr(kWork.size())] { work(group); });
   } else if (said.starts_with(kEnded)) {
     const auto ending = read_ending(std::string_view(said).substr(kEnded.size()));
     if (!ending) return;

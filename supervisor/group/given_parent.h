@@ -4,8 +4,8 @@
 //   from it             `ready`            it takes orders
 //   to it               `fork GROUP`       with the setup socket, the log pipe and the lock
 //   from it             `error TEXT`       nothing came of that order
-//   from it             `later`            nor of that: the group has no work; with the next `ready`
-//                                          it may have some
+//   from it             `later`            nor of that: the group has no work
+//   from it             `work GROUP`       it has some now
 //   from the new process, on its setup socket, before anything else: `here`
 //   from it             `ended PID STATUS` how a process that it had forked ended, as wait() says
 //   from it             `over`             it ends, and with it by order all that it has forked
@@ -38,8 +38,10 @@ namespace ringfeed::process {
 class GivenParent {
  public:
   struct Hooks {
-    // Whoever waits for it can try; `says`: it has said so itself, also to those that it spares.
-    std::function<void(bool says)> on_ready;
+    // Whoever waits for it can try; `all`: those that it spares, too.
+    std::function<void(bool all)> on_ready;
+    // A group that it has spared can try.
+    std::function<void(const std::string& group)> on_work;
     std::function<void(pid_t pid)> on_ended;
     std::function<void()> on_over;  // its processes end by order; not to throw
     std::function<void(std::string_view level, std::string_view event, const std::string& values)>

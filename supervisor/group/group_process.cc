@@ -328,8 +328,8 @@ void GroupProcess::dismiss() noexcept {
   order_end();
 }
 
-void GroupProcess::parent_ready(bool says) {
-  if (!awaits_parent_ || (spared_ && !says)) return;
+void GroupProcess::parent_ready(bool has_work) {
+  if (!awaits_parent_ || (spared_ && !has_work)) return;
   if (timer_) loop_.cancel(*timer_);
   timer_.reset();
   look_after();

@@ -126,8 +126,9 @@ class GroupProcess {
   [[nodiscard]] std::string late_start() const;
   // Is it being killed because a lane hangs?
   [[nodiscard]] bool stalled() const { return stalled_.has_value(); }
-  // The parent that forks its processes (WorkerRules::given) can do so now; `says`: it has said so.
-  void parent_ready(bool says);
+  // The parent that forks its processes (WorkerRules::given) can do so now; `has_work`: also if it
+  // has spared this group.
+  void parent_ready(bool has_work);
   // That parent has said how one of its processes ended.
   void heard_ending(pid_t pid);
   // That parent ends, and with it by order its processes: the end of the process is no death, and

@@ -181,7 +181,7 @@ class Parent:
         self._trainer = trainer
         self._link: socket.socket | None = None
         self._children: dict[int, int] = {}  # by pidfd
-        self._spared: set[int] = set()  # workers that have no process, for want of work
+        self._spared: dict[int, bytes] = {}  # workers that have no process, for want of work
         self._poll = select.poll()
         self._poll.register(listener, select.POLLIN)
         if trainer is not None:
@@ -210,8 +210,11 @@ class Parent:
                     return
                 if fd != self._told:
                     self._see(fd)
-            if any(map(self._is_asked, self._spared)):
-                self._say(b"ready")
+            for worker in [one for one in self._spared if self._is_asked(one)]:
+                # Each by its name: a fork is ordered for one at a time, and those that still have
+                # none would take the turn of it.
+                if self._say(b"work " + self._spared[worker]):
+                    del self._spared[worker]
 
     def _is_asked(self, worker: int) -> bool:
         # Of a feed that trainers share, workers know by themselves what to do.
@@ -295,12 +298,15 @@ class Parent:
             self._link.close()
             self._link = None
 
-    def _say(self, what: bytes) -> None:
+    def _say(self, what: bytes) -> bool:
+        """False: nobody hears it; the supervisor asks again, or has gone."""
         try:
             if self._link is not None:
                 self._link.send(what, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+                return True
         except OSError:
-            pass  # it asks again, or has gone
+            pass
+        return False
 
     def _bury(self, pidfd: int) -> None:
         pid = self._children.pop(pidfd)
@@ -320,13 +326,15 @@ class Parent:
         try:
             word, _, group = order.partition(b" ")
             if word != b"fork" or len(fds) < 2:
-                return self._say(b"error unknown order")
+                self._say(b"error unknown order")
+                return
             _, _, number = group.rpartition(b".")
             worker = int(number) if number.isdigit() else 0
             if not self._is_asked(worker):
-                self._spared.add(worker)
-                return self._say(b"later")
-            self._spared.discard(worker)
+                self._spared[worker] = group
+                self._say(b"later")
+                return
+            self._spared.pop(worker, None)
             pid = os.fork()
             if pid == 0:
                 self._become_worker(fds)

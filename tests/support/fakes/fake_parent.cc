@@ -10,7 +10,7 @@
 //   mute    takes orders and does nothing
 //   slow    forks only when the supervisor has lost patience and closed the connection
 //   full    answers that it has no room
-//   spare   answers that the group has no work; with SIGUSR1 it is ready again
+//   spare   answers that the group has no work; with SIGUSR1 it has some
 //   still   its processes end before they have said anything
 // From SIGUSR1 on it is `serve`. Its standard output is told how its processes end.
 #include <poll.h>
@@ -112,7 +112,7 @@ class Parent {
       if (info.ssi_signo != SIGUSR1) continue;
       const bool spared = behaviour_ == "spare";
       behaviour_ = "serve";
-      if (spared) say("ready");
+      if (spared) say("work " + spared_);
     }
     int status = 0;
     for (pid_t pid = 0; (pid = ::waitpid(-1, &status, WNOHANG)) > 0;) {
@@ -129,7 +129,10 @@ class Parent {
       return say("error unknown order");
     if (behaviour_ == "mute") return kept_.push_back(std::move(order->fds));
     if (behaviour_ == "full") return say("error it has no room");
-    if (behaviour_ == "spare") return say("later");
+    if (behaviour_ == "spare") {
+      spared_ = order->bytes.substr(std::string_view("fork ").size());
+      return say("later");
+    }
     if (behaviour_ == "lie") {
       kept_.push_back(std::move(order->fds));
       static_cast<void>(control::send_packet(kept_.back()[0].get(), "here"));
@@ -146,6 +149,7 @@ class Parent {
 
   const char* program_;
   std::string_view behaviour_;
+  std::string spared_;  // the group that was refused last
   int signals_ = -1;
   shm::Fd link_;
   std::vector<std::vector<shm::Fd>> kept_;  // as if a process had them
