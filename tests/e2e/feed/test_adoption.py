@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import ringfeed
-from tests.support.feeds.feed_run import FeedRun, runs, wait_until
+from tests.support.feeds.feed_run import FeedRun, runs, stop, wait_until
 from tests.support.feeds.feed_watch import segments_of
 from tests.support.feeds.scenes import (
     GROUPS,
@@ -44,7 +44,7 @@ def test_nobody_notices_when_the_supervisor_is_killed_and_started_again(
     at = trainer.batches()
     wait_until(lambda: trainer.batches() >= at + 5, "batches without a supervisor")
     # However long it takes to come back, the feed waits for this one.
-    os.kill(leaving.process.pid, signal.SIGSTOP)
+    stop(leaving.process.pid)
     run.start()
     wait_until(lambda: all_links_are_back(run, 1), "the feed to be taken over")
     wait_until(lambda: run.text().count("supervisor_found") >= 1, "a worker's log to come again")
@@ -88,7 +88,7 @@ def test_who_leaves_as_the_supervisor_dies_and_goes_on_living_holds_up_nobody(
         feed.next(timeout_s=60).release()
         assert run.process is not None
         if heard:
-            run.process.send_signal(signal.SIGSTOP)
+            stop(run.process.pid)
         else:
             kill_supervisor(run)
         if failed:
@@ -275,7 +275,7 @@ def test_everything_killed_at_once_goes_on_from_the_files_of_storage_directory(
         groups='groups { name: "g" }',
     ).start()
     first = run.trainer_after(10, group="g", hold=10)
-    first.process.send_signal(signal.SIGSTOP)  # nothing is under way in it
+    stop(first.process.pid)  # nothing is under way in it
     kill_supervisor_and_workers(run)
     first.process.kill()
     first.process.wait()

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.support.feeds.feed_run import BIN, FeedRun, wait_until
+from tests.support.feeds.feed_run import BIN, FeedRun, stop, wait_until
 from tests.support.feeds.scenes import GROUPS, assert_exact, counter
 from tests.support.makers import lc0_data
 
@@ -59,7 +59,7 @@ def test_a_file_that_came_while_the_provider_was_dead_is_found_once(
     lc0_data.make_dataset(other, games=4, tars=1, seed=5)
     tar = next(other.glob("*.tar"))
     pid = run.workers()["files"]
-    os.kill(pid, signal.SIGSTOP)
+    stop(pid)
     tar.rename(data / f"new-{tar.name}")
     os.kill(pid, signal.SIGKILL)
     wait_until(lambda: run.workers().get("files") not in (None, pid), "the provider to be back")
@@ -122,7 +122,7 @@ def test_a_stopped_worker_is_replaced_after_stall_ms(
     run = make_run(epochs=2, extra=GROUPS + "restart { stall_ms: 500 }").start()
     trainer = run.trainer_after(5, positions=0, pause_ms=10)
     pid = run.workers()[group]
-    os.kill(pid, signal.SIGSTOP)
+    stop(pid)
     wait_until(
         lambda: run.workers().get(group) != pid or run.process.poll() is not None,
         f"{group} to be replaced",
@@ -144,7 +144,7 @@ def test_a_feed_that_was_frozen_as_a_whole_kills_nobody_for_it(
     everyone = [run.process.pid, *workers.values()]
     for _ in range(2):
         for pid in everyone:
-            os.kill(pid, signal.SIGSTOP)
+            stop(pid)
         time.sleep(4)
         os.kill(run.process.pid, signal.SIGCONT)
         time.sleep(0.3)

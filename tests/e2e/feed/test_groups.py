@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support.feeds.feed_run import ROOT, FeedRun, wait_until
+from tests.support.feeds.feed_run import ROOT, FeedRun, stop, wait_until
 
 sys.path.insert(0, str(ROOT / "tests" / "crash"))
 
@@ -151,7 +151,8 @@ def test_a_stopped_member_of_a_skipping_group_sees_a_gap_as_long_as_the_count_sa
     wait_until(lambda: group_status(run, "victim"), "the victim to have joined")
     others = [make_member(run, name, name, pause_ms=3) for name in OTHERS]
     wait_until(lambda: all(len(numbers(member)) > 5 for member in (victim, *others)), "all")
-    send(victim, signal.SIGSTOP)
+    assert victim.process is not None
+    stop(victim.process.pid)
     assert_every_batch_once([finish(member) for member in others])
     last = numbers(others[0])[-1]
     skipped = (group_status(run, "victim") or {})["skipped"]
@@ -172,7 +173,8 @@ def test_a_stopped_member_of_a_detaching_group_is_told_at_its_next_call(
     wait_until(lambda: group_status(run, "victim"), "the victim to have joined")
     others = [make_member(run, name, name, pause_ms=3) for name in OTHERS]
     wait_until(lambda: all(len(numbers(member)) > 5 for member in (victim, *others)), "all")
-    send(victim, signal.SIGSTOP)
+    assert victim.process is not None
+    stop(victim.process.pid)
     assert_every_batch_once([finish(member) for member in others])
     send(victim, signal.SIGCONT)
     assert victim.process is not None

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import ringfeed
 
-from tests.support.feeds.feed_run import FeedRun, wait_until
+from tests.support.feeds.feed_run import FeedRun, stop, wait_until
 from tests.support.feeds.scenes import GROUPS, kill_everything, kill_supervisor, next_batches
 
 MakeRun = Callable[..., FeedRun]
@@ -330,7 +330,7 @@ def test_one_that_was_given_up_leaves_the_next_one_its_place(
     run = make_run(epochs=0, groups='groups { name: "default" }').start()
     run.trainer_after(2, positions=0, pause_ms=20)
     pid = run.workers()[sorted(run.workers())[0]]
-    os.kill(pid, signal.SIGSTOP)
+    stop(pid)
     try:
         late = run.command("snapshot", run.feed, str(tmp_path / "late"))
     finally:

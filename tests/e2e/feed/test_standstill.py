@@ -6,11 +6,10 @@ import os
 import re
 import signal
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-from tests.support.feeds.feed_run import FeedRun, wait_until
+from tests.support.feeds.feed_run import FeedRun, stop, wait_until
 
 
 def given_up(what: str) -> str:
@@ -20,17 +19,11 @@ def given_up(what: str) -> str:
     return str(told.value)
 
 
-def stopped(pid: int) -> bool:
-    """Is the process stopped by a signal?"""
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].startswith("T")
-
-
 def test_a_wait_that_is_given_up_says_who_stands_still(make_run: Callable[..., FeedRun]) -> None:
     run = make_run(epochs=0, groups='groups { name: "default" }').start()
     trainer = run.trainer_after(1, positions=0)
     group, pid = sorted(run.workers().items())[0]
-    os.kill(pid, signal.SIGSTOP)
-    wait_until(lambda: stopped(pid), "the worker to be stopped")
+    stop(pid)
     text = given_up("what never comes")
     os.kill(pid, signal.SIGCONT)
     assert run.process is not None

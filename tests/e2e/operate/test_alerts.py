@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.feeds.feed_run import ROOT, FeedRun, wait_until
+from tests.support.feeds.feed_run import ROOT, FeedRun, stop, wait_until
 from tests.support.feeds.prometheus import prometheus_over
 from tests.support.feeds.web import Web
 
@@ -126,26 +126,27 @@ def test_each_alert_fires_for_what_it_is_for_and_ends_with_it(scene: Scene, tmp_
         with prometheus_over(web, tmp_path, rules) as asked:
             scene.asked = asked
             fast, slow = scene.trainer(bad, "fast"), scene.trainer(bad, "slow")
-            # Three of four samples are left out, and the trainer goes on with the others.
-            for _ in range(200):
-                step(fast)
-            fires("RingfeedGroupLosesBatches", "bad")
-            fires("RingfeedProblems", "bad")
 
-            def goes_on(alert: str) -> Callable[[], bool]:
+            def goes_on(alert: str) -> None:
                 def look() -> bool:
-                    step(fast)
+                    for _ in range(20):
+                        step(fast)
                     return "firing" in scene.state(alert, "bad")
 
-                return look
+                wait_until(look, f"{alert} to fire")
+                provoked.add(alert)
 
-            wait_until(goes_on("RingfeedSkips"), "RingfeedSkips to fire")
-            provoked.add("RingfeedSkips")
+            # Three of four samples are left out, and the trainer goes on with the others.
+            goes_on("RingfeedGroupLosesBatches")
+            goes_on("RingfeedProblems")
+            goes_on("RingfeedSkips")
 
             def dies() -> bool:
-                for pid in bad.workers().values():
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(pid, signal.SIGKILL)
+                # More than once a look: looks may take long, and the alert wants so many in its time.
+                for _ in range(12):
+                    for pid in bad.workers().values():
+                        with contextlib.suppress(ProcessLookupError):
+                            os.kill(pid, signal.SIGKILL)
                 return "firing" in scene.state("RingfeedRestarts", "bad")
 
             wait_until(dies, "RingfeedRestarts to fire")
@@ -156,7 +157,7 @@ def test_each_alert_fires_for_what_it_is_for_and_ends_with_it(scene: Scene, tmp_
 
             # Nothing comes any more, and the trainer waits.
             for pid in bad.workers().values():
-                os.kill(pid, signal.SIGSTOP)
+                stop(pid)
             assert fast.stdin is not None
             for _ in range(100):
                 fast.stdin.write("\n")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.feeds.feed_run import BIN, FeedRun, wait_until
+from tests.support.feeds.feed_run import BIN, FeedRun, stop, wait_until
 from tests.support.feeds.scenes import kill_supervisor
 from tests.support.feeds.shell import WORDS, Shell
 from tests.support.feeds.terminal import environment_of_a_person
@@ -115,7 +115,7 @@ def test_a_supervisor_that_does_not_answer_holds_nobody_up(run: FeedRun) -> None
     """There is an answer while it sleeps, and it is not waited for as long as other verbs would."""
     assert run.process is not None
     place = {"RINGFEED_SOCKET_DIR": str(run.sockets)}
-    run.process.send_signal(signal.SIGSTOP)
+    stop(run.process.pid)
     # It starts long before the completion, and waits as long as it may.
     patient = run.command_later("status", "lc0")
     try:

@@ -17,7 +17,7 @@ import pytest
 import ringfeed
 from ringfeed._core import control, native
 
-from tests.support.feeds.feed_run import BIN, FeedRun, wait_until
+from tests.support.feeds.feed_run import BIN, FeedRun, stop, wait_until
 from tests.support.feeds.scenes import kill_supervisor
 from tests.support.makers import lc0_data
 from tests.support.oracles import lc0_reference
@@ -226,7 +226,7 @@ def test_whoever_has_yet_to_find_the_next_supervisor_is_asked_too(make_run: Make
     workers = list(run.workers().values())
     kill_supervisor(run)
     for pid in workers:
-        os.kill(pid, signal.SIGSTOP)
+        stop(pid)
     asking = None
     try:
         before = run.text().count("of=stage_control")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.feeds.feed_run import FeedRun, runs, wait_until
+from tests.support.feeds.feed_run import FeedRun, runs, stop, wait_until
 from tests.support.feeds.patient import STRANGER, Finding, Patient, found
 from tests.support.feeds.scenes import kill_supervisor
 
@@ -65,7 +65,7 @@ def test_a_feed_that_runs_is_fine(make_run: MakeRun, make_patient: MakePatient) 
 def test_a_supervisor_that_is_stopped(make_run: MakeRun, make_patient: MakePatient) -> None:
     run = begun(make_run)
     assert run.process is not None
-    run.process.send_signal(signal.SIGSTOP)
+    stop(run.process.pid)
     try:
         mended(beside(run, make_patient), "is stopped", "wrong", f"kill -CONT {run.process.pid}")
     finally:
@@ -148,7 +148,7 @@ def test_the_link_of_a_loader(make_run: MakeRun, place: Path, make_patient: Make
     patient = make_patient()
     wait_until(lambda: of_feeds(patient) == ["feed 'loader-1-1' runs and answers"], "an answer")
     assert run.process is not None
-    run.process.send_signal(signal.SIGSTOP)
+    stop(run.process.pid)
     (stopped,) = found(patient.doctor(), "feeds", "is stopped")
     assert stopped["mend"] == f"kill -CONT {run.process.pid}"
     patient.mend(stopped["mend"])

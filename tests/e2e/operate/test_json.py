@@ -24,7 +24,7 @@ import pytest
 from tests.e2e.feed.test_outputs import TWO
 from tests.e2e.operate.test_peek import SAMPLES
 from tests.support.feeds.fairseq_feeds import members
-from tests.support.feeds.feed_run import BIN, ROOT, WAIT_S, FeedRun, wait_until
+from tests.support.feeds.feed_run import BIN, ROOT, WAIT_S, FeedRun, stop, wait_until
 from tests.support.feeds.json_schemas import Schemas, objects_of
 from tests.support.feeds.scenes import kill_supervisor
 from tests.support.feeds.web import Web
@@ -282,7 +282,7 @@ def test_feeds_that_do_not_answer(make_run: MakeRun) -> None:
     """One whose supervisor is stopped, one without a supervisor, and none."""
     run = there(make_run(epochs=0).start())
     assert run.process is not None
-    run.process.send_signal(signal.SIGSTOP)
+    stop(run.process.pid)
     try:
         assert says(run, "ps")["feeds"][0]["state"] == "NO_ANSWER"
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.feeds.feed_run import ROOT, WAIT_S, FeedRun, wait_until
+from tests.support.feeds.feed_run import ROOT, WAIT_S, FeedRun, stop, wait_until
 
 MakeRun = Callable[..., FeedRun]
 UNITS = ROOT / "share" / "systemd"
@@ -124,9 +124,7 @@ def test_the_watchdog_hears_of_it_only_while_it_works(make_run: MakeRun, manager
     manager.forget()
     wait_until(lambda: manager.lines().count("WATCHDOG=1") >= 5, "signs of life")
     assert run.process is not None
-    run.process.send_signal(signal.SIGSTOP)
-    stat = Path(f"/proc/{run.process.pid}/stat")
-    wait_until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T", "the stop")
+    stop(run.process.pid)
     manager.forget()
     done = trainer.batches()
     wait_until(lambda: trainer.batches() >= done + 50, "batches")

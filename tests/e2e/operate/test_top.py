@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.feeds.feed_run import BIN, FeedRun, runs, wait_until
+from tests.support.feeds.feed_run import BIN, FeedRun, runs, stop, wait_until
 from tests.support.feeds.scenes import kill_supervisor
 from tests.support.feeds.terminal import Terminal, environment_of_a_person
 
@@ -276,7 +276,7 @@ def test_a_supervisor_that_does_not_answer(run: FeedRun, show: Open) -> None:
     terminal = show(run)
     terminal.shows("running for")
     assert run.process is not None
-    run.process.send_signal(signal.SIGSTOP)
+    stop(run.process.pid)
     try:
         terminal.shows("does not answer", "has not answered within 2 s")
         terminal.type("?")
@@ -371,8 +371,7 @@ def test_it_is_suspended(run: FeedRun, shell: Terminal) -> None:
     shell.type("fg", "Enter")
     shell.shows("keys and columns")
     # Nobody tells a process of SIGSTOP.
-    os.kill(shell.children()[0], signal.SIGSTOP)
-    wait_until(lambda: state_of(shell.children()[0]) == "T", "it to stop")
+    stop(shell.children()[0])
     shell.shows("Stopped")
     shell.type("fg", "Enter")
     shell.shows("keys and columns", "q quit")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 
-from tests.support.feeds.feed_run import FeedRun, wait_until
+from tests.support.feeds.feed_run import FeedRun, stop, wait_until
 from tests.support.feeds.starver import Starver, starved_feed
 from tests.support.feeds.terminal import Terminal
 
@@ -40,7 +40,7 @@ def half_warm(run: FeedRun) -> FeedRun:
     pid = run.all_workers()["unpacker+sampler+tensors"]
 
     def some() -> bool:
-        os.kill(pid, signal.SIGSTOP)
+        stop(pid)
         if reservoir(run) > 2_000:
             return True
         os.kill(pid, signal.SIGCONT)
@@ -89,7 +89,7 @@ def test_at_a_terminal_a_bar_is_drawn_anew(make_run: MakeRun, tmp_path: Path) ->
 
         def several() -> bool:
             # So that it takes its time.
-            os.kill(pid, signal.SIGSTOP)
+            stop(pid)
             seen.update(BAR.findall(terminal.screen()))
             os.kill(pid, signal.SIGCONT)
             return len(seen) >= 3

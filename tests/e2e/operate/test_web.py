@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.feeds.feed_run import ROOT, WAIT_S, FeedRun, wait_until
+from tests.support.feeds.feed_run import ROOT, WAIT_S, FeedRun, stop, wait_until
 from tests.support.feeds.prometheus import PROMETHEUS, prometheus_over
 from tests.support.feeds.web import Web
 
@@ -194,7 +194,7 @@ def test_a_supervisor_that_is_stopped_holds_nobody_up(run: FeedRun, serve: Start
     """Its feed does not answer, and that is the answer."""
     web = serve()
     assert run.process is not None
-    run.process.send_signal(signal.SIGSTOP)
+    stop(run.process.pid)
     try:
         wait_until(lambda: web.get("/readyz")[0] == 503, "the answer that it does not answer")
         assert "has not answered within 2000 ms" in web.get("/readyz")[2]

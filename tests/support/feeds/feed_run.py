@@ -55,6 +55,17 @@ def runs(pid: int) -> bool:
     return fields[0] not in ("Z", "X") or int(fields[17]) > 1
 
 
+def stop(pid: int) -> None:
+    """SIGSTOP, and waits until each thread stands: the others run on until one of them has the signal."""
+    os.kill(pid, signal.SIGSTOP)
+
+    def stands() -> bool:
+        tasks = Path(f"/proc/{pid}/task").glob("*/stat")
+        return all(one.read_text().rpartition(")")[2].split()[0] == "T" for one in tasks)
+
+    wait_until(stands, f"process {pid} to stand")
+
+
 PIPELINE = """
 feed: "{feed}"
 seed: {seed}
