@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import configparser
 import os
+import shlex
 import signal
 import socket
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -196,6 +198,17 @@ def test_a_restart_keeps_the_memory(make_run: MakeRun, manager: Manager) -> None
 
 
 # ---- Units
+
+
+@pytest.mark.parametrize("name", ["ringfeed@.service", "user/ringfeed@.service"])
+def test_a_reload_needs_no_program_of_another_package(name: str) -> None:
+    """/bin/kill is in procps, which a small system need not have; the shell has its own."""
+    told = shlex.split(settings(UNITS / name)["Service"]["ExecReload"])
+    assert told[:2] == ["/bin/sh", "-c"], told
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        told = [word.replace("${MAINPID}", str(process.pid)) for word in told]
+        subprocess.run(told, env={"PATH": "/nowhere"}, check=True)
+        assert process.wait(WAIT_S) == -signal.SIGHUP
 
 
 def settings(unit: Path) -> dict[str, dict[str, str]]:
