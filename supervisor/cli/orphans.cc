@@ -11,6 +11,7 @@
 #include "supervisor/cli/verbs.h"
 #include "supervisor/control/client.h"
 #include "supervisor/control/place.h"
+#include "supervisor/control/silent_feed.h"
 
 namespace ringfeed::cli {
 
@@ -92,11 +93,12 @@ std::string unreadable_text(const std::vector<std::string>& directories) {
 
 int no_such_feed(const std::vector<std::string>& directories, const std::string& feed) {
   for (const std::string& place : directories) {
-    const auto ended = control::find_ended(control::lock_path(place, feed));
-    if (!ended || !*ended) continue;
-    fmt::print(stderr, "ringfeed: feed '{}' runs no more: {}\n", escaped(feed),
-               escaped(control::ended_text(**ended)));
-    return kNoSuchFeed;
+    const std::optional<control::SilentFeed> silent = control::find_silent(place, feed);
+    if (!silent) continue;
+    const bool is_over = silent->state == "FAILED" || silent->state == "DEAD";
+    fmt::print(stderr, "ringfeed: feed '{}'{}: {}\n", escaped(feed), is_over ? " runs no more" : "",
+               escaped(silent->reason));
+    return silent->state == "ORPHANED" ? kOrphaned : kNoSuchFeed;
   }
   std::vector<std::string> there = control::ControlClient::live_feeds(directories);
   for (const Orphan& orphan : find_orphans(directories)) {
@@ -112,9 +114,21 @@ int no_such_feed(const std::vector<std::string>& directories, const std::string&
 }
 
 int no_feed_at_all(const std::vector<std::string>& directories) {
-  fmt::print(stderr, "ringfeed: no feed runs in {}: `ringfeed run CONFIG` starts one{}\n",
-             places_text(directories), unreadable_text(directories));
-  return kNoSuchFeed;
+  int status = kNoSuchFeed;
+  std::string silent_ones;
+  for (const std::string& place : directories) {
+    for (const std::string& feed : control::feeds_in(place)) {
+      const std::optional<control::SilentFeed> silent = control::find_silent(place, feed);
+      if (!silent || silent->state == "FAILED" || silent->state == "DEAD") continue;
+      silent_ones += fmt::format("; feed '{}': {}", escaped(feed), escaped(silent->reason));
+      if (silent->state == "ORPHANED") status = kOrphaned;
+    }
+  }
+  fmt::print(stderr, "ringfeed: no feed {} in {}{}{}{}\n", silent_ones.empty() ? "runs" : "answers",
+             places_text(directories),
+             silent_ones.empty() ? ": `ringfeed run CONFIG` starts one" : "", silent_ones,
+             unreadable_text(directories));
+  return status;
 }
 
 std::optional<control::ControlClient> find_feed(const std::vector<std::string>& directories,

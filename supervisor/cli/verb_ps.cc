@@ -89,7 +89,8 @@ std::vector<Listed> feeds_of(const std::string& directory) {
   std::vector<Listed> out;
   std::set<std::string> there;
   for (const web::Look& look : web::look_once(directory)) {
-    if (look.ended == "ORPHANED") continue;  // more is known of it below
+    // More is known below of one of this user's.
+    if (look.ended == "ORPHANED" && find_orphan({directory}, look.feed)) continue;
     there.insert(look.feed);
     out.push_back(listed(look, directory));
   }

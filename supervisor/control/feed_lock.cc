@@ -453,43 +453,6 @@ Result<std::optional<LockRecord>> find_orphan(const std::string& lock_path) {
   return std::optional<LockRecord>(std::move(record));
 }
 
-Result<std::optional<EndedFeed>> find_ended(const std::string& lock_path) {
-  const Result<std::optional<std::string>> text = read_record(state_path(lock_path));
-  if (!text) return text.error();
-  if (!*text) return std::optional<EndedFeed>();
-  bool whole = false;
-  const LockRecord record = LockRecord::parse(**text, &whole);
-  if (!record.failed.empty()) {
-    return std::optional<EndedFeed>({.failed = true, .reason = record.failed});
-  }
-  // Numbers of processes of another namespace, or of what was not written to its end, say nothing.
-  const Result<Namespaces> own = own_namespaces();
-  const bool seen = whole && own && record.namespaces && *own == *record.namespaces;
-  if (!seen || record.over || record.workers.empty() || was_another_boot(record) ||
-      process::is_alive(record.supervisor) || !living_workers(record).empty()) {
-    return std::optional<EndedFeed>();
-  }
-  const bool continues =
-      !record.snapshot.empty() || std::ranges::any_of(record.files, [](const std::string& file) {
-        return ::access(file.c_str(), F_OK) == 0;
-      });
-  return std::optional<EndedFeed>(
-      {.failed = false,
-       .reason = fmt::format("all its processes have died (its supervisor was process {})",
-                             record.supervisor.pid),
-       .continues = continues});
-}
-
-std::string ended_text(const EndedFeed& ended) {
-  if (ended.continues) {
-    return fmt::format(
-        "{}: `ringfeed run CONFIG` continues it, `ringfeed clean --force` removes what it left",
-        ended.reason);
-  }
-  return fmt::format("{}: `ringfeed run CONFIG` starts it anew, `ringfeed clean` forgets it",
-                     ended.reason);
-}
-
 namespace {
 
 // Until nobody keeps the workers' lock: those that were killed, and no others, end by themselves.

@@ -150,17 +150,6 @@ class FeedLock {
 // Errors: kIo (there is a record, and it cannot be read or is not this user's).
 [[nodiscard]] Result<std::optional<LockRecord>> find_orphan(const std::string& lock_path);
 
-// A feed that is recorded, and of which nobody lives.
-struct EndedFeed {
-  bool failed = false;  // by itself; else all its processes have died
-  std::string reason = {};
-  bool continues = false;  // its files or a snapshot are there, from which it goes on
-};
-// nullopt: there is no such record, or nobody can tell from here. Takes no lock. Errors: kIo.
-[[nodiscard]] Result<std::optional<EndedFeed>> find_ended(const std::string& lock_path);
-// Of it for people: why, and what to do.
-[[nodiscard]] std::string ended_text(const EndedFeed& ended);
-
 // Removes files that were being made when their maker died.
 void remove_unfinished(const LockRecord& record);
 

@@ -1,11 +1,9 @@
 #include "supervisor/doctor/feeds.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <pwd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/sysmacros.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -20,6 +18,7 @@
 #include "supervisor/control/client.h"
 #include "supervisor/control/feed_lock.h"
 #include "supervisor/control/place.h"
+#include "supervisor/control/silent_feed.h"
 #include "supervisor/doctor/apart.h"
 #include "supervisor/doctor/texts.h"
 #include "supervisor/os/text.h"
@@ -31,6 +30,10 @@ constexpr int kAnswerMs = 2'000;
 constexpr int kFeedMs = 4'000;
 // More than anybody runs, and each is a process here.
 constexpr std::size_t kFeedsMax = 100;
+
+constexpr const char* kWithoutSupervisor =
+    "no stage that dies is replaced, new trainers wait, and when shutdown.orphan_timeout_s is over "
+    "its workers end";
 
 struct Files {
   std::string feed;
@@ -114,6 +117,22 @@ Finding dead_feed_of_other(const Files& files, uid_t owner) {
                 {command, "as the user whose files they are"});
 }
 
+// `error`: why it cannot be connected to.
+Finding feed_of_other(const Files& files, uid_t owner, int error) {
+  const std::optional<control::SilentFeed> silent =
+      control::find_silent(files.directory, files.feed);
+  if (error == EACCES && (!silent || silent->state == "STARTING")) {
+    return fine(fmt::format("feed '{}' is user {}'s", files.feed, owner));
+  }
+  if (!silent || silent->state == "FAILED" || silent->state == "DEAD") {
+    return dead_feed_of_other(files, owner);
+  }
+  const std::string what = fmt::format("feed '{}': {}", files.feed, silent->reason);
+  if (silent->state == "NO_ANSWER") return not_known(what);
+  if (silent->state == "STARTING") return fine(what);
+  return wrong(what, kWithoutSupervisor, {.advice = "it is for that user to do"});
+}
+
 // It listens. Does it answer?
 void look_at_live(const Files& files, Findings& findings) {
   try {
@@ -149,26 +168,6 @@ void look_at_live(const Files& files, Findings& findings) {
                    "`ringfeed run` with its configuration takes the feed over, and nothing "
                    "is lost"}));
   }
-}
-
-bool is_inode_locked(std::string_view locks, const struct stat& info) {
-  const std::string mark =
-      fmt::format(" {:02x}:{:02x}:{} ", major(info.st_dev), minor(info.st_dev), info.st_ino);
-  return locks.find(mark) != locks.npos;
-}
-
-// Whether a process has a lock on the file: one that starts, or workers that are not seen.
-bool is_held(const Files& files) {
-  const shm::Fd fd(::open(files.lock.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
-  struct stat info {};
-  if (!fd || ::fstat(fd.get(), &info) != 0) return false;
-  if (is_inode_locked(text_of("/proc/locks").value_or(""), info)) return true;
-  struct flock lock {};
-  lock.l_type = F_WRLCK;
-  lock.l_whence = SEEK_SET;
-  lock.l_len = 1;
-  // Only asked for, not taken.
-  return ::fcntl(fd.get(), F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
 }
 
 Finding dead_feed(const Files& files, const control::LockRecord& record) {
@@ -208,14 +207,14 @@ void look_at_silent(const Files& files, Findings& findings) {
     findings.push_back(wrong(
         fmt::format("feed '{}' has no supervisor: {} of its workers go on", files.feed,
                     control::living_workers(record).size()),
-        "no stage that dies is replaced, new trainers wait, and when shutdown.orphan_timeout_s is "
-        "over its workers end",
+        kWithoutSupervisor,
         {verb(files, fmt::format("stop {} --now", shell_word(files.feed))),
          "ends it; `ringfeed run` with its configuration takes it over instead, and nothing is "
          "lost"}));
     return;
   }
-  if (is_held(files)) {
+  const control::LockHolders holders = control::holders_of(files.lock);
+  if (holders.supervisor != 0 || holders.workers) {
     findings.push_back(
         fine(fmt::format("feed '{}' is starting, or its workers are not seen from "
                          "here (another container)",
@@ -251,10 +250,7 @@ Findings look_at_feed(const Files& files) {
   const std::optional<uid_t> owner = owner_of(files);
   if (!findings.empty() || !owner) return findings;
   const int error = connect_to(files.socket);
-  if (error == EACCES) {
-    return {fine(fmt::format("feed '{}' is user {}'s", files.feed, *owner))};
-  }
-  if (error != 0 && *owner != ::geteuid()) return {dead_feed_of_other(files, *owner)};
+  if (error != 0 && *owner != ::geteuid()) return {feed_of_other(files, *owner, error)};
   if (error == 0) {
     look_at_live(files, findings);
   } else {

@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "proto/control.pb.h"
-#include "supervisor/control/feed_lock.h"
 #include "supervisor/control/place.h"
 #include "supervisor/control/questions.h"
+#include "supervisor/control/silent_feed.h"
 #include "supervisor/os/packet.h"
 
 namespace ringfeed::top {
@@ -67,13 +67,11 @@ class Asker::Link {
   // Its supervisor is dead, or it has ended.
   void nobody_listens() {
     for (const std::string& directory : asker_.directories_) {
-      const Result<std::optional<control::LockRecord>> orphan =
-          control::find_orphan(control::lock_path(directory, heard_.feed));
-      if (!orphan || !*orphan) continue;
-      return say(Presence::kOrphaned,
-                 fmt::format("its supervisor (process {}) is dead, its workers go on: `ringfeed "
-                             "run CONFIG` takes it over",
-                             (*orphan)->supervisor.pid));
+      const std::optional<control::SilentFeed> silent =
+          control::find_silent(directory, heard_.feed);
+      if (!silent || silent->state == "FAILED" || silent->state == "DEAD") continue;
+      return say(silent->state == "ORPHANED" ? Presence::kOrphaned : Presence::kSilent,
+                 silent->reason);
     }
     const bool known = heard_.status != nullptr;
     const bool over = known && (heard_.status->state() == StatusReply::ENDED ||

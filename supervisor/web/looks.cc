@@ -17,9 +17,9 @@
 #include <utility>
 
 #include "proto/control.pb.h"
-#include "supervisor/control/feed_lock.h"
 #include "supervisor/control/place.h"
 #include "supervisor/control/questions.h"
+#include "supervisor/control/silent_feed.h"
 #include "supervisor/os/event_loop.h"
 #include "supervisor/os/packet.h"
 
@@ -98,12 +98,18 @@ class Looks::Feed : public std::enable_shared_from_this<Looks::Feed> {
     std::optional<Result<shm::Fd>> link =
         control::connected_to(control::socket_path(directory_, look_.feed));
     if (!link) {
-      look_for_workers();
+      look_for_others();
       return false;
     }
     if (!*link) {
-      unasked_ = true;
-      look_.error = link->error().what();
+      // Another user's: whether it lives shows, whatever it would say.
+      look_for_others();
+      if (gone_ || look_.ended.empty() || look_.ended == "STARTING") {
+        gone_ = false;
+        unasked_ = true;
+        look_.ended.clear();
+        look_.error = link->error().what();
+      }
       return false;
     }
     ucred peer{};
@@ -116,25 +122,14 @@ class Looks::Feed : public std::enable_shared_from_this<Looks::Feed> {
     return true;
   }
 
-  // Nobody listens: the feed is over, or goes on without a supervisor.
-  void look_for_workers() {
-    const Result<std::optional<control::LockRecord>> left =
-        control::find_orphan(control::lock_path(directory_, look_.feed));
-    if (!left || !left->has_value()) return look_for_record();
-    look_.ended = "ORPHANED";
-    look_.error = fmt::format(
-        "its supervisor (process {}) is dead, and {} of its workers go on: `ringfeed run CONFIG` "
-        "takes the feed over, `ringfeed stop {} --now` ends it",
-        (*left)->supervisor.pid, control::living_workers(**left).size(), look_.feed);
-  }
-
-  // Nobody is left: what is recorded of its end is shown until it is cleaned.
-  void look_for_record() {
-    const auto ended = control::find_ended(control::lock_path(directory_, look_.feed));
-    gone_ = !ended || !ended->has_value();
+  // Nobody listens: the feed is over, begins, or goes on without a supervisor. What is recorded of
+  // its end is shown until it is cleaned.
+  void look_for_others() {
+    const std::optional<control::SilentFeed> silent = control::find_silent(directory_, look_.feed);
+    gone_ = !silent;
     if (gone_) return;
-    look_.ended = (*ended)->failed ? "FAILED" : "DEAD";
-    look_.error = control::ended_text(**ended);
+    look_.error = silent->reason;
+    if (silent->state != "NO_ANSWER") look_.ended = silent->state;
   }
 
   void await() {

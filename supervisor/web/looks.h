@@ -33,7 +33,7 @@ struct Look {
   std::string error;
   // Of a feed without a supervisor: "ORPHANED": its workers go on; "FAILED"; "DEAD": all its
   // processes have died. "": it has one.
-  std::string_view ended = {};
+  std::string ended = {};
 };
 using LooksAtAll = std::shared_ptr<const std::vector<Look>>;  // by name
 
