@@ -74,10 +74,14 @@ def test_each_epoch_has_workers_of_its_own_and_the_dataset_as_it_is(context: str
         pids |= mine
     assert len(supervisors) == 1
     ((_, idle),) = _own_feed._idle.feeds
-    # What it counts as a death it would say.
-    log = idle.supervisor.said()
-    assert log.count("worker_dismissed") == 6 and log.count("worker_started") == 6
-    assert "worker_died" not in log and "worker_restarted" not in log
+
+    def log() -> str:
+        return "\n".join(idle.supervisor.lines(0)[0])
+
+    # What it counts as a death it would say. Lines are written behind what they tell of.
+    wait_until(lambda: log().count("worker_dismissed") == 6, "the last line")
+    assert log().count("worker_started") == 6
+    assert "worker_died" not in log() and "worker_restarted" not in log()
 
 
 def test_what_an_iterator_has_not_taken_is_in_no_later_one() -> None:
