@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -121,7 +122,8 @@ class EpochIterator:
     ) -> BatchIterator:
         """The next epoch, or in the middle of an epoch the rest of it.
 
-        Waits for the first batch. Passes over batches that take() cut off.
+        Waits for the first batch. Passes over batches that take() cut off, and over epochs that
+        hold nothing; after a state with a RuntimeWarning.
 
         Args:
             shuffle: Recorded in the state; the order is the feed's.
@@ -137,9 +139,7 @@ class EpochIterator:
         if current is not None and current.has_next():
             return current
         position = self._reach(self.next_epoch_idx)
-        # A state at the end of an epoch in which more ranks get nothing: the next epoch begins.
-        saved = self._start if position.epoch == self._epoch else None
-        start = saved or _start_at(position, self._rank, self._world)
+        start = self._start_of(position)
         self._start = None
         self._epoch = position.epoch
         self._weights, self._coming = self._weights_in(position.epoch)
@@ -167,7 +167,7 @@ class EpochIterator:
         if self._current is not None:
             return len(self._current)
         position = self._look()
-        start = self._start or _start_at(position, self._rank, self._world)
+        start = self._start_of(position)
         return _iterations(start, position.batches, self._world)
 
     @property
@@ -336,12 +336,27 @@ class EpochIterator:
         self._check(position)
         # An epoch without a single batch does not come.
         skipped = self._current is not None or bool(self._coming)
+        if position.epoch > epoch and not skipped and self._start is not None:
+            # That this batch is the first of its epoch was seen when it arrived.
+            warnings.warn(
+                f"feed {self.feed.name}: nothing was left of epoch {epoch} for {self._world} "
+                f"rank(s), and epoch {position.epoch} begins; if epoch {epoch} does have batches, "
+                "this attempt to load the state was already made: take another one",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+            skipped = True
         if position.epoch < epoch or (position.epoch > epoch and not skipped):
             raise InvalidRequest(
                 f"feed {self.feed.name} is in epoch {position.epoch}, and epoch {epoch} was "
                 "requested: begin with load_state_dict(), or start the feed anew"
             )
         return position
+
+    def _start_of(self, position: _Position) -> _Start:
+        """Where the epoch at this position continues; a state's may have had nothing left."""
+        saved = self._start if position.epoch == self._epoch else None
+        return saved or _start_at(position, self._rank, self._world)
 
     def _check(self, position: _Position) -> None:
         if position.world_size != self._world:

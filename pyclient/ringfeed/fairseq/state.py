@@ -508,7 +508,10 @@ class _Arrival:
         if position.epoch > self._epoch and position.generation == self._generation:
             # Nothing was left of the epoch: with more ranks, fairseq drops more at its end, and
             # drops whole epochs that have less than a batch for each rank.
-            here = position.batch == (self._stats.rank if self._stats.kind == "ranked" else 0)
+            begins = self._stats.rank if self._stats.kind == "ranked" else 0
+            here = position.batch == begins
+            if position.kind == _STAND_IN:
+                here = begins >= position.batches
         elif position.kind == _STAND_IN:
             here = here and own >= position.batches
         elif self._stats.kind == "ranked":

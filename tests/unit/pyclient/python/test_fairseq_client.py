@@ -315,6 +315,43 @@ def test_an_epoch_without_batches_is_left_out(fake: FakeFeed) -> None:
         assert ids(epochs.next_epoch_itr()) == ids_of(Plan(3, 0, 1)) and epochs.epoch == 3
 
 
+@pytest.mark.parametrize("kind", ["of fairseq", "own, at the end", "own, in the middle"])
+def test_a_state_of_an_epoch_without_batches_begins_the_next(
+    fake: FakeFeed, ranks: Ranks, kind: str
+) -> None:
+    """All of them were dropped at its end, here for more ranks than there are batches."""
+    done = 4 if kind == "own, in the middle" else 0
+    state: dict[str, Any] = {"version": 2, "epoch": 2, "iterations_in_epoch": done // 2}
+    own = {"version": 1, "batch": done, "chain": [1, 0], "world_size": 2, "weights": None}
+    if kind != "of fairseq":
+        state["ringfeed"] = {**own, "coming": [], "updates_from": None}
+    want = epoch(4, 5, 8, generation=1)
+    lay_seek_ready(fake, planner_says(2, done, generation=1, world=8), looks=done > 0)
+    publish(fake, PLAIN, want)
+    for rank, feed in enumerate(ranks(8)):
+        epochs = EpochIterator(feed)
+        epochs.load_state_dict(state, attempt=1)
+        again = epochs.state_dict()
+        assert (again["epoch"], again["ringfeed"]["batch"]) == (2, done)
+        assert (epochs.epoch, len(epochs)) == (2, 1)
+        with pytest.warns(RuntimeWarning, match="nothing was left of epoch 2 .* epoch 4 begins"):
+            itr = epochs.next_epoch_itr()
+        assert (epochs.epoch, itr.n, len(itr)) == (4, 0, 1)
+        assert ids(itr) == ids_of(want[rank])
+        assert epochs.next_epoch_idx == 5
+
+
+def test_an_attempt_that_was_made_before_is_refused_in_the_next_epoch(fake: FakeFeed) -> None:
+    """Unless nothing of that has come yet, the feed is elsewhere."""
+    lay_seek_ready(fake, planner_says(2, 0, generation=1), looks=False)
+    publish(fake, PLAIN, epoch(3, 4, generation=1, begin=1))
+    with fake.attach() as feed:
+        epochs = EpochIterator(feed)
+        epochs.load_state_dict({"version": 2, "epoch": 2, "iterations_in_epoch": 0})
+        with pytest.raises(ringfeed.InvalidRequest, match="already made"):
+            epochs.next_epoch_itr()
+
+
 def test_epochs_that_are_made_for_other_ranks_are_refused(fake: FakeFeed, ranks: Ranks) -> None:
     publish(fake, PLAIN, epoch(1, 4, 4))
     epochs = EpochIterator(ranks(2)[0])
