@@ -106,7 +106,7 @@ class Planning {
     progress_.percent = kOrderedDone;
     order.resize(batches.ends.size());
     std::iota(order.begin(), order.end(), Index{0});
-    if (task_.epoch > settings_.curriculum && !settings_.validation) {
+    if (made_in() > settings_.curriculum && !settings_.validation) {
       batches_random().shuffle(std::span<Index>(order));
     }
     return true;

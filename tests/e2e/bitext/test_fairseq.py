@@ -248,6 +248,21 @@ def test_a_random_corpus_without_compat(
     assert_batches(got, want, config)
 
 
+@pytest.mark.parametrize("shards", [1, 2])
+def test_a_run_that_begins_within_the_curriculum_keeps_the_iterator(
+    make_bitext: MakeBitext, tmp_path: Path, shards: int
+) -> None:
+    """MAIN's of RoundRobin: with one directory no epoch is shuffled, with several the later are."""
+    corpus: dict[str, Any] = {"shards": shards, "empty_shards": False}
+    settings: dict[str, Any] = {"compat": "MAIN", "sampling_method": "ROUND_ROBIN"}
+    config = own_config(tmp_path / "data", corpus=corpus, curriculum=1, **settings)
+    want = expected(config, 3)
+    got = all_of(make_bitext(config, epochs=3), config.world_size)
+    assert_batches(got, want, config)
+    shuffled = [epoch.shuffled != epoch.frozen_batches for epoch in Reference(config).epochs(3)]
+    assert shuffled == [False, shards > 1, shards > 1]
+
+
 # --- compat NONE --------------------------------------------------------------------------------
 
 

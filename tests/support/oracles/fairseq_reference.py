@@ -1413,7 +1413,8 @@ class Reference:
         kept = [[x for x in order if self._fits(sizes[x])] for order in orders]
         frozen = [batch for order in kept for batch in cut_batches(config, order, sizes)]
         shuffled = list(frozen)
-        if not config.validation and number > config.curriculum:
+        # Whether it shuffles, the iterator keeps.
+        if not config.validation and made_in > config.curriculum:
             LegacyRandom(seed + number).shuffle(shuffled)
         epoch = Epoch(
             config=config,

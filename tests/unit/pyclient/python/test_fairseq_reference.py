@@ -709,6 +709,20 @@ def test_order_with_the_epoch_in_its_seed() -> None:
     assert second.shuffled == shuffled
 
 
+@pytest.mark.parametrize("directories, shuffled", [(1, [False, False]), (2, [False, True])])
+def test_the_iterator_of_a_data_set_keeps_whether_it_shuffles(
+    directories: int, shuffled: list[bool]
+) -> None:
+    """With RoundRobin MAIN has one for each data set, and made this one within the curriculum."""
+    whole = example("a_concat", compat="MAIN", sampling_method="ROUND_ROBIN", curriculum=1)
+    config = dataclasses.replace(whole, directory=whole.directory[:directories])
+    epochs = Reference(config).epochs(2)
+    assert [epoch.shuffled != epoch.frozen_batches for epoch in epochs] == shuffled
+    # Whoever resumes in the second epoch makes another one.
+    later = Reference(config).resumed(2, 0).epoch(2)
+    assert later.shuffled != later.frozen_batches
+
+
 def test_one_dataset_per_batch() -> None:
     epoch = Reference(example("a_concat", one_dataset_per_batch=True)).epoch(1)
     generator = np.random.RandomState(1)
