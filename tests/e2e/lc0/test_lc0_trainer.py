@@ -237,6 +237,7 @@ def test_anchors_before_and_after_the_start(config: Path, games: lc0_data.Manife
     ((name, answer),) = loader.send_control_message(query)
     assert (name, answer.chunk_pool_response.chunk_anchor) == ("pool", files[-2])
     assert answer.chunk_pool_response.chunks_since_anchor == 1
+    assert loader.send_control_message(request()) == []
     reset = request(chunk_pool_request={"reset_chunk_anchor": True}).SerializeToString()
     ((_, data),) = loader.send_control_message(reset)
     assert isinstance(data, bytes)
