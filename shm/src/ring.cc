@@ -396,14 +396,4 @@ QueueView view_queue(const TailLine& tail, const HeadLine& head,
   return view;
 }
 
-QueueView QueueCounts::since_reset(const QueueView& now, bool reset) noexcept {
-  QueueView view = now;
-  // A record counted as given up while it was being read moves from drops to gets: never below 0.
-  view.put_total -= std::min(view.put_total, base_.put_total);
-  view.get_total -= std::min(view.get_total, base_.get_total);
-  view.drop_total -= std::min(view.drop_total, base_.drop_total);
-  if (reset) base_ = now;
-  return view;
-}
-
 }  // namespace ringfeed::shm

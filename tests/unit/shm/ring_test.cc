@@ -1049,24 +1049,5 @@ TEST(QueueViews, CountOnlyCommittedSteps) {
   EXPECT_EQ(memory.view().size_records, 1U);
 }
 
-TEST(QueueViews, CountSinceTheLastReset) {
-  RingMemory memory(with(Overflow::kDropNew, 2));
-  PutLane producer(memory);
-  GetLane consumer(memory);
-  QueueCounts counts;
-  for (int i = 0; i < 3; ++i) producer.put_and_commit("x");
-  EXPECT_EQ(counts.since_reset(memory.view(), false).put_total, 3U);
-  EXPECT_EQ(counts.since_reset(memory.view(), true).put_total, 3U) << "asking is not resetting";
-  consumer.drain();
-  producer.put_and_commit("y");
-  const QueueView view = counts.since_reset(memory.view(), true);
-  EXPECT_EQ(view.put_total, 1U);
-  EXPECT_EQ(view.get_total, 2U);
-  EXPECT_EQ(view.drop_total, 0U);
-  EXPECT_EQ(view.size_records, 1U) << "a size is a size, not a count";
-  EXPECT_EQ(counts.since_reset(memory.view(), false).put_total, 0U);
-  EXPECT_EQ(memory.view().put_total, 4U) << "the counters themselves go on";
-}
-
 }  // namespace
 }  // namespace ringfeed::shm

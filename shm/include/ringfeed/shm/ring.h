@@ -305,14 +305,4 @@ struct QueueView {
 QueueView view_queue(const TailLine& tail, const HeadLine& head,
                      const RingGeometry& geometry) noexcept;
 
-// Counts since the last reset. The counters themselves are never reset, because only their lane may
-// write them.
-class QueueCounts {
- public:
-  QueueView since_reset(const QueueView& now, bool reset) noexcept;
-
- private:
-  QueueView base_;
-};
-
 }  // namespace ringfeed::shm
