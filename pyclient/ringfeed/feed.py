@@ -429,7 +429,8 @@ class Feed(Scope):
         Raises:
             FeedRefused: The snapshot could not be taken; the text is the reason.
                 The feed continues.
-            FeedIOError: The supervisor does not answer in time, or is gone.
+            FeedIOError: The supervisor does not answer in time, or is gone. The text says whether
+                the request is withdrawn, or the snapshot is still being taken.
         """
         path = Path(directory).absolute()
         if self._socket_path is None:

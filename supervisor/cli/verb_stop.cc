@@ -69,9 +69,15 @@ int stop(const std::string& directory, const std::string& feed, bool now, bool j
   static_cast<void>(answer_of(*client, request));
   fmt::print(stderr, "feed '{}' {}\n", escaped(feed),
              now ? "stops" : "drains: its trainers get the work in progress, then it ends");
-  Waiting waiting(directories, feed, "drain");
-  client->wait_for_end(-1, [&waiting] { waiting.look(); });
-  return ended();
+  {
+    Waiting waiting(directories, feed, "drain");
+    client->wait_for_end(-1, [&waiting] { waiting.look(); });
+  }
+  // It may have been killed on the way.
+  const std::optional<Orphan> orphan = find_orphan(directories, feed);
+  if (!orphan) return ended();
+  fmt::print(stderr, "ringfeed: {}", orphan_text(*orphan));
+  return kOrphaned;
 }
 
 // What became of one feed's remains.

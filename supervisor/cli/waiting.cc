@@ -50,7 +50,7 @@ void Waiting::look() {
 void Waiting::ask() {
   std::optional<control::ControlClient> client =
       control::ControlClient::connect(directories_, feed_, kAnswerMs);
-  if (!client) return;
+  if (!client) return show("", "the feed has ended, and its supervisor has yet to write files");
   Request request;
   request.set_id(1);
   request.mutable_status();

@@ -30,11 +30,12 @@ class ControlClient {
   // Called several times a second while something is waited for.
   using Meanwhile = std::function<void()>;
   // Sends and waits for the answer. Throws Error (kClosed) if the feed goes away meanwhile,
-  // (kTimeout) after `timeout_ms`.
+  // (kTimeout) after `timeout_ms`: what would have changed something is then withdrawn, or under
+  // way. The text says which, and the connection is of no use any more.
   [[nodiscard]] Reply call(const Request& request, int timeout_ms = 10'000,
                            const Meanwhile& meanwhile = {});
-  // Waits until the other end closes: its process is about to end. False after `timeout_ms` (-1:
-  // never).
+  // Waits until the supervisor's process has ended, or, where that cannot be seen, the other end
+  // closes. False after `timeout_ms` (-1: never).
   bool wait_for_end(int timeout_ms = -1, const Meanwhile& meanwhile = {});
 
   // The feeds that answer, in these directories.

@@ -15,6 +15,7 @@
 
 #include "proto/control.pb.h"
 #include "ringfeed/shm/starvation.h"
+#include "supervisor/control/changes.h"
 #include "supervisor/os/identity.h"
 #include "supervisor/os/packet.h"
 
@@ -400,9 +401,18 @@ void ControlServer::read_requests(ConnectionId id) {
     }
     connection.since_ms = process::now_ms();
     ++connection.requests;
-    ++connection.due;
     connection.starved = 0;
     drop_packet(socket);
+    if (changes_something(request) && is_given_up(socket)) {
+      refuse(socket, Reply::INTERNAL, [this] {
+        return fmt::format(
+            "the supervisor of feed '{}' came to the request too late: it was withdrawn, and "
+            "nothing was changed",
+            feed_);
+      });
+      continue;
+    }
+    ++connection.due;
     answer(id, request);
   }
 }

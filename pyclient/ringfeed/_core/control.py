@@ -5,11 +5,14 @@ Written and read by hand, so that Python's protobuf is needed only by those who 
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import secrets
 import socket
 import struct
+import sys
+import termios
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -118,13 +121,38 @@ def _receive(connection: socket.socket) -> bytes:
             os.close(descriptor)
 
 
+# What would change something: if no answer comes, whoever asked is told what becomes of it.
+_CHANGES = (Request.snapshot, Request.stage_control, Request.stop)
+_LAST_WORD_S = 1.0
+
+
+def _give_up(connection: socket.socket) -> bytes:
+    """Withdraws a request (supervisor/control/changes.h); the answer, if there is one after all.
+
+    Raises:
+        TimeoutError: There is none. The text says whether the request was withdrawn.
+    """
+    connection.shutdown(socket.SHUT_WR)
+    unread = fcntl.ioctl(connection, termios.TIOCOUTQ, bytes(4))
+    if int.from_bytes(unread, sys.byteorder) > 0:
+        raise TimeoutError("timed out: the request is withdrawn, and nothing was changed")
+    connection.settimeout(_LAST_WORD_S)
+    try:
+        return _receive(connection)
+    except TimeoutError:
+        raise TimeoutError(
+            "timed out: the supervisor has the request, which is under way"
+        ) from None
+
+
 def _request(
     socket_path: str | os.PathLike[str], field: int, body: bytes, timeout_s: float | None
 ) -> bytes:
     """Sends one request; the serialized Reply.
 
     Raises:
-        FeedIOError: Nobody is there, or no answer came within timeout_s.
+        FeedIOError: Nobody is there, or no answer came within timeout_s. What would have changed
+            something is withdrawn then, or under way; the text says which.
         FeedRefused: The supervisor says no.
     """
     message = number_field(Request.id, 1) + bytes_field(field, body)
@@ -133,7 +161,12 @@ def _request(
             connection.settimeout(timeout_s)
             connection.connect(os.fspath(socket_path))
             connection.send(message)
-            reply = _receive(connection)
+            try:
+                reply = _receive(connection)
+            except TimeoutError:
+                if field not in _CHANGES:
+                    raise
+                reply = _give_up(connection)
     except OSError as error:
         raise FeedIOError(f"no answer from the supervisor at {socket_path}: {error}") from error
     if not reply:

@@ -521,7 +521,7 @@ def end_supervisor(place: Place) -> None:
     """Stops a supervisor if there is one, and waits for its end."""
     deadline = time.monotonic() + _ENDS_S
     with contextlib.suppress(RingfeedError):
-        control.stop(place.control, now=True)
+        control.stop(place.control, now=True, timeout_s=_ENDS_S)
     while listens(place.control) or _state_of(place).is_held:
         if time.monotonic() > deadline:
             break
