@@ -133,12 +133,16 @@ def test_large_memory_goes_to_the_worker_that_needs_it(
     data.allowed.write_bytes(b"x" * workers)
     each = BATCH * size
     most = (workers + 1) * (each + (1 << 20) + (1 << 16)) + MORE_BYTES
-    for number, (batch, _) in enumerate(
+    iterator = iter(
         Ours(data, BATCH, num_workers=workers, prefetch_factor=1, persistent_workers=True)
-    ):
+    )
+    regions = iterator._feed.feed.regions
+    for number, (batch, _) in enumerate(iterator):
         made = min(count, number + workers + 1)
         data.allowed.write_bytes(b"x" * made)
         wait_until(lambda: data.asked.stat().st_size == BATCH * made, "batches")
+        # Else what is dropped next may be lent to a lane that is about to take memory of its own.
+        wait_until(lambda: list(regions._found) == regions._asked, "their memory")
         assert full_of(batch, number)
         # Those that are made, and the one at hand. No worker has memory besides.
         assert file_bytes() <= most
