@@ -44,14 +44,16 @@ class Idle:
     """A trainer in another process that does nothing until it is told to."""
 
     def __init__(self, run: FeedRun) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", IDLE],
-            env=run.environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        self.log = run.work / "idle.log"
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", IDLE],
+                env=run.environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
         self.heard()
 
     def heard(self) -> str:
@@ -65,8 +67,8 @@ class Idle:
         assert self.heard() == "done\n"
 
     def end(self) -> tuple[int, str]:
-        _, said = self.process.communicate(timeout=60)
-        return self.process.returncode, said
+        self.process.communicate(timeout=60)
+        return self.process.returncode, self.log.read_text()
 
 
 @pytest.fixture
@@ -131,8 +133,13 @@ def test_who_waits_hears_for_whom_and_the_other_hears_that_it_was_waited_for(
         assert len(caplog.messages) == 1, "the next line comes a minute later"
         other.tell("feed.next()")
         wait_until(lambda: "group_goes_on feed=lc0 group=idle" in run.text(), "the log's end of it")
-        feed.next(timeout_s=60)
-        other.tell("feed.next()")  # the answer has come since
+
+        def has_been_told() -> bool:
+            feed.next(timeout_s=60)
+            other.tell("feed.next()")  # with one of these the answer has come
+            return "waited for this trainer" in other.log.read_text()
+
+        wait_until(has_been_told, "it to hear that it was waited for")
         # A program that is done: its group goes soon, and holds up nobody.
         status, said = other.end()
         assert status == 0, said
