@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import resource
 import signal
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -64,6 +65,20 @@ def test_workers_of_another_users_feed_are_seen(orphan: FeedRun, user: int) -> N
     shown = orphan.command("doctor", "--json", **options).stdout
     assert "is dead, and its files are there" not in shown
     assert "go on" in shown
+
+
+def test_a_record_without_an_end_is_not_read(orphan: FeedRun) -> None:
+    """Root looks at files that others have written."""
+    given_away(orphan)
+    os.truncate(orphan.sockets / "lc0.state", 1 << 40)
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
+
+    done = orphan.command("ps", "--json", preexec_fn=limit)
+    assert done.returncode == 0, done.stderr
+    [feed] = json.loads(done.stdout)["feeds"]
+    assert feed["state"] == "ORPHANED" and "cannot be seen from here" in feed["reason"], feed
 
 
 @pytest.mark.parametrize("user", [0, STRANGER], ids=["root looks", "a stranger looks"])
